@@ -20,9 +20,10 @@ from bc250studio.jobs.identity import Identity, mine
 
 SCHEMA = 1
 FINISHED = frozenset({"done", "failed", "stopped"})
-PHASES = frozenset(
-    "loading preparing cooling training evaluating saving paused exporting proving serving".split()
-) | FINISHED
+PHASES = (
+    frozenset("loading preparing cooling training evaluating saving paused exporting proving serving".split())
+    | FINISHED
+)
 
 
 class JobFolder:
@@ -156,7 +157,10 @@ def find(reference: str, among: Iterable[JobFolder] | None = None) -> JobFolder:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise BadInput(f"{clean(reference)!r} fits {len(matches)} runs: {', '.join(job.name for job in matches[:4])} ...")
+        raise BadInput(
+            f"{clean(reference)!r} fits {len(matches)} runs: {', '.join(job.name for job in matches[:4])} ..."
+        )
     raise BadInput(
-        f"No run is called {clean(reference)!r}; bc250studio runs lists them." + nearest(reference, [j.name for j in jobs])
+        f"No run is called {clean(reference)!r}; bc250studio runs lists them."
+        + nearest(reference, [j.name for j in jobs])
     )

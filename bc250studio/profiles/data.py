@@ -8,9 +8,7 @@ from pydantic import Field
 
 from bc250studio.profiles.base import Section
 
-Format = Literal[
-    "auto", "messages", "alpaca", "sharegpt", "prompt_completion", "question_answer", "text", "preference"
-]
+Format = Literal["auto", "messages", "alpaca", "sharegpt", "prompt_completion", "question_answer", "text", "preference"]
 
 
 class Data(Section):

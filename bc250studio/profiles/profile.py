@@ -126,7 +126,7 @@ def from_text(
         if isinstance(values, dict):
             for key in values:
                 origins[f"{section}.{key}"] = Path(where).name
-    given = overrides.items() if isinstance(overrides, Mapping) else [_parse_override(o) for o in overrides]
+    given = overrides.items() if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
     for dotted, value in given:
         section, _, key = dotted.partition(".")
         _check_keys({section: {key: value}} if key else {section: value}, "--set")
@@ -189,7 +189,7 @@ def _check_keys(table: Mapping[str, Any], where: str) -> None:
                 raise BadInput(f"{where}: unknown key {section}.{clean(key, 60)}.{hint}")
 
 
-def _parse_override(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, Any]:
     dotted, equals, raw = text.partition("=")
     if not equals:
         raise BadInput(f"--set {clean(text, 80)} needs the form section.key=value, such as train.steps=20.")
@@ -220,7 +220,13 @@ def _loosen_numbers(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _anchor_paths(table: dict[str, Any], folder: Path, origins: Mapping[str, str]) -> None:
-    for section, key in (("data", "path"), ("data", "eval_path"), ("model", "base"), ("model", "gguf"), ("ask", "file")):
+    for section, key in (
+        ("data", "path"),
+        ("data", "eval_path"),
+        ("model", "base"),
+        ("model", "gguf"),
+        ("ask", "file"),
+    ):
         value = table.get(section, {}).get(key)
         if isinstance(value, str) and value and origins.get(f"{section}.{key}") != "command line":
             candidate = folder / value

@@ -184,8 +184,8 @@ def _check_keys(table: Mapping[str, Any], where: str) -> None:
         fields = known[section].model_fields
         for key in values:
             if key not in fields:
-                everywhere = [f"{s}.{k}" for s, c in known.items() for k in c.model_fields]
-                hint = nearest(key, fields) or nearest(f"{section}.{key}", everywhere)
+                elsewhere = [f"{s}.{key}" for s, c in known.items() if key in c.model_fields]
+                hint = f" Did you mean {elsewhere[0]!r}?" if elsewhere else nearest(key, fields)
                 raise BadInput(f"{where}: unknown key {section}.{clean(key, 60)}.{hint}")
 
 

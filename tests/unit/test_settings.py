@@ -1,0 +1,46 @@
+"""Settings: strict, comments kept, errors that name file and key."""
+
+from __future__ import annotations
+
+import pytest
+
+from bc250studio import paths, settings
+from bc250studio.cli.main import main
+from bc250studio.errors import BadInput, clean
+
+
+def test_defaults_without_a_file():
+    assert settings.load().runtime.python is None
+
+
+def test_put_keeps_comments_and_order():
+    file = paths.settings_file()
+    paths.private_dir(file.parent)
+    file.write_text("# mine\n[serve]\nbinary = '/a' # why\n")
+    settings.put("runtime.python", "/usr/bin/python3")
+    assert "# mine" in file.read_text()
+    assert "# why" in file.read_text()
+    assert settings.load().runtime.python == "/usr/bin/python3"
+    settings.put("runtime.python", None)
+    assert settings.load().runtime.python is None
+
+
+def test_mistakes_are_sentences():
+    with pytest.raises(BadInput):
+        settings.put("serve.binry", "/x")
+    assert not paths.settings_file().exists()
+    paths.private_dir(paths.settings_file().parent)
+    paths.settings_file().write_text("[serve]\nbinry='/x'")
+    with pytest.raises(BadInput, match="Did you mean 'serve.binary'"):
+        settings.load()
+
+
+def test_the_command_line_sets_and_shows(capsys):
+    assert main(["settings", "serve.binary=/opt/llama-server"]) == 0
+    assert "serve.binary = /opt/llama-server" in capsys.readouterr().out
+    assert main(["settings", "nonsense"]) == 2
+
+
+def test_clean_strips_what_a_terminal_would_obey():
+    assert clean("a\x1b[31mb\x07c\x9b2Jd\u202ee\n") == "abc2Jde\n"
+    assert clean("\x1b]0;title\x07x") == "0;titlex"

@@ -1,0 +1,67 @@
+"""Bench results as plain tables, for the terminal and for docs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bc250studio.errors import clean
+
+
+def show(data: Mapping[str, Any], as_json: bool, text: str) -> None:
+    """The result on stdout: JSON when asked for, else the table."""
+    print(json.dumps(data, indent=1, ensure_ascii=False, default=str) if as_json else text)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with padded cells, so that it reads well as plain text too."""
+    widths = [max(len(head[i]), *(len(row[i]) for row in rows), 3) for i in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    return "\n".join([line(head), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(line, rows)])
+
+
+def train_text(record: Mapping[str, Any]) -> str:
+    """The table of ``bench train``: every side with its rates, peak, ratio and loss difference."""
+    regime, results = record["regime"], record["results"]
+    head = ("recipe", "real tokens/s", "labelled/s", "all positions/s", "peak GiB", "ratio", "loss difference")
+    rows = [_row(side, "1.00", "-") for side in results["baselines"]]
+    for side in results["variants"]:
+        if side.get("failed"):
+            rows.append((f"ours {side['name']}", "-", "-", "-", "-", "-", clean(side["why_not"], 60)))
+            continue
+        ratio = f"{side['ratio']:.2f}" if side["claimed"] else f"({side['ratio']:.2f}, not claimed)"
+        rows.append(_row(side, ratio, f"{side['loss_difference']:.1e}", "ours "))
+    unsloth = results.get("unsloth")
+    if unsloth:
+        rows += [tuple(map(str, row)) for row in unsloth.get("table", [])]
+    lines = [
+        f"{regime['model']} ({regime['parameters'] / 1e6:,.0f} M), {regime['dtype']}, {regime['device']}",
+        f"rows: {'; '.join(regime['rows'])}; {regime['rounds']} rounds; torch {regime['torch']}",
+        f"baseline: {regime['baseline']}",
+        "",
+        aligned(head, rows),
+    ]
+    lines += [f"{side['name']}: {side['why_not']}" for side in results["variants"] if side.get("why_not")]
+    if unsloth and unsloth.get("skipped"):
+        lines.append(str(unsloth["skipped"]))
+    return "\n".join(lines)
+
+
+def _row(side: Mapping[str, Any], ratio: str, difference: str, prefix: str = "") -> tuple[str, ...]:
+    rates = side.get("rates")
+    if not rates:
+        return (prefix + str(side["name"]), "-", "-", "-", "-", "-", clean(side.get("failed") or "", 60))
+    peak = side.get("reserved_gib") or side.get("peak_gib")
+    return (
+        prefix + str(side["name"]),
+        f"{rates['real_tokens_per_s']:,.1f}",
+        f"{rates['labelled_tokens_per_s']:,.1f}",
+        f"{rates['all_positions_per_s']:,.1f}",
+        "-" if peak is None else f"{peak:.2f}",
+        ratio,
+        difference,
+    )

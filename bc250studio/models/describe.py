@@ -33,8 +33,16 @@ _GGUF_ARCH = {
     "falcon_h1": "falcon-h1",
     "mixtral": "llama",
 }
-_MODEL_TYPE = {"gemma3": "gemma3_text", "phi2": "phi", "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe",
-               "qwen35": "qwen3_5_text", "gptneox": "gpt_neox", "command-r": "cohere", "starcoder": "gpt_bigcode"}  # fmt: skip
+_MODEL_TYPE = {
+    "gemma3": "gemma3_text",
+    "phi2": "phi",
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "qwen35": "qwen3_5_text",
+    "gptneox": "gpt_neox",
+    "command-r": "cohere",
+    "starcoder": "gpt_bigcode",
+}
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",

@@ -21,7 +21,10 @@ _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}"
 _QWEN2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}"
-_QWEN35 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_QWEN35 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}|{_CASED_TAIL}"
@@ -29,19 +32,17 @@ _GPT4O = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_CASED_TAIL}"
 )
-# Applied one after the other: each expression splits what the ones before it left whole.
-_SPLITS: dict[str, list[str]] = {
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), [r"\p{N}", _GPT2]),
-    **dict.fromkeys(("gpt-2", "gpt2", "phi-2", "olmo", "mpt", "jina-es", "jina-de", "default"), [_GPT2]),
-    **dict.fromkeys(
-        ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2", "dbrx", "smaug-bpe", "midm-2.0"),
-        [_LLAMA3],
-    ),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "hunyuan", "stablelm2", "kormo"), [_QWEN2]),
-    "qwen35": [_QWEN35],
-    "tekken": [_TEKKEN],
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), [_GPT4O]),
-}  # fmt: skip
+# Expressions applied one after the other (each splits what the ones before it left whole), and the names using them.
+_SPLITTERS: list[tuple[list[str], str]] = [
+    ([r"\p{N}", _GPT2], "smollm starcoder refact command-r codeshell exaone minerva-7b"),
+    ([_GPT2], "gpt-2 gpt2 phi-2 olmo mpt jina-es jina-de default"),
+    ([_LLAMA3], "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral lfm2 dbrx smaug-bpe midm-2.0"),
+    ([_QWEN2], "qwen2 deepseek-r1-qwen megrez hunyuan stablelm2 kormo"),
+    ([_QWEN35], "qwen35"),
+    ([_TEKKEN], "tekken"),
+    ([_GPT4O], "gpt-4o llama4 kanana2"),
+]
+_SPLITS = {name: splits for splits, names in _SPLITTERS for name in names.split()}
 _BOS_BY_DEFAULT = {"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2", "tekken", "minerva-7b"}
 
 
@@ -106,11 +107,11 @@ def _sentencepiece(header: GgufHeader, tokens: list[str]) -> Backend:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     unknown = header.get("tokenizer.ggml.unknown_token_id", 0)
     merges = _merges_of(tokens, scores, types, vocabulary)
-    backend = Tokenizer(
-        models.BPE(
-            vocab=vocabulary, merges=merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback="<0x00>" in vocabulary
-        )
-    )  # fmt: skip
+    fallback = "<0x00>" in vocabulary
+    model = models.BPE(
+        vocab=vocabulary, merges=merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=fallback
+    )
+    backend = Tokenizer(model)
     steps: list[Any] = [normalizers.Replace(" ", "▁")]
     prefix = header.get("tokenizer.ggml.add_space_prefix", True)
     if prefix:  # llama.cpp writes the space after every special token too, as this normaliser does

@@ -232,7 +232,7 @@ def from_folder(folder: Path) -> Tokenizer:
     if not isinstance(add_bos, bool):
         bos = special.get("bos_token")
         first = backend.encode("x", add_special_tokens=True).ids[:1]
-        add_bos = bool(bos) and first == [backend.token_to_id(bos)]
+        add_bos = bos is not None and first == [backend.token_to_id(bos)]
     return Tokenizer(backend, special, template, add_bos, named)
 
 

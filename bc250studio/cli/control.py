@@ -18,10 +18,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", default="last", help="a run's name (default: the newest)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--no-wait", action="store_true", help="return before the run has answered")
+    if parser.get_default("noun") == "resume":
+        parser.add_argument(
+            "--on-boot", choices=("on", "off"), help="go on by itself after a reboot (systemd user unit)"
+        )
 
 
 def run(options: argparse.Namespace) -> int:
     """Ask, and wait for the answer."""
+    if getattr(options, "on_boot", None):
+        return _on_boot(options)
     job = jobs.find(options.run)
     found = jobs.standing(job)
     answer = {"stop": _stop, "resume": _resume}.get(options.noun, _ask)(job, found, options)
@@ -50,6 +56,20 @@ def _resume(job: jobs.JobFolder, found: jobs.Standing, options: argparse.Namespa
     pipeline.go_on(job, job.state().get("stages") or pipeline.STAGES)
     narrate(f"Follow it with: bc250studio attach {job.name}")
     return "resumed"
+
+
+def _on_boot(options: argparse.Namespace) -> int:
+    from bc250studio.pipeline import on_boot
+
+    remarks = on_boot.enable() if options.on_boot == "on" else on_boot.disable() or []
+    for remark in remarks:
+        narrate(remark)
+    emit(
+        {"unit": str(on_boot.unit_file()), "remarks": remarks},
+        options.json,
+        f"{options.on_boot}: {on_boot.unit_file()}",
+    )
+    return 0
 
 
 def _ask(job: jobs.JobFolder, found: jobs.Standing, options: argparse.Namespace) -> str:

@@ -1,0 +1,110 @@
+"""One board, one job at a time: profiles that wait, run one after the other, each with its cool start.
+
+An entry is a frozen profile in ``queue/``; the queue's own job takes the oldest, runs it to its end and
+takes the next. A failure does not stop the next. ``python -m bc250studio.pipeline.queue JOBDIR`` is the runner.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from bc250studio import paths, pipeline, profiles
+from bc250studio.errors import StudioError, clean
+from bc250studio.jobs import JobFolder, Lock, all_jobs, live, spawn, standing
+
+COOL_START_C = 55.0
+POLL_S = 0.2
+
+
+def folder() -> Path:
+    """Where waiting profiles lie."""
+    return paths.private_dir(paths.data_dir() / "queue")
+
+
+def waiting() -> list[Path]:
+    """Waiting entries, oldest first."""
+    return sorted(folder().glob("*.toml"))
+
+
+def add(resolved: profiles.Resolved) -> Path:
+    """Put one profile at the end. It is frozen now: later edits of the file do not change it."""
+    file = folder() / f"{time.time_ns():020d}--{resolved.name}.toml"
+    paths.write_atomic(file, profiles.dump(resolved))
+    return file
+
+
+def runner() -> JobFolder | None:
+    """The queue's own live job, if one works."""
+    return next((found.job for found in live() if found.state.get("kind") == "queue"), None)
+
+
+def ensure_runner() -> JobFolder:
+    """Start the queue's job unless it works already."""
+    job = runner()
+    if job is None:
+        job = JobFolder.create("queue", None, "queue")
+        spawn.spawn(job, spawn.python_job("bc250studio.pipeline.queue", str(job.path)), "queue")
+    return job
+
+
+def work(job: JobFolder) -> int:
+    """Run entries until none waits; the exit code is 1 when any of them failed."""
+    failed = 0
+    with Lock(job.path):
+        job.own("serving")
+        while entries := waiting():
+            _wait_for_the_board(job)
+            entry = entries[0]
+            name = entry.stem.partition("--")[2]
+            try:
+                overrides = {}
+                resolved = profiles.from_text(entry.read_text("utf-8"), str(entry), name)
+                if resolved.profile.thermal.start_below_c is None:
+                    overrides["thermal.start_below_c"] = COOL_START_C
+                    resolved = profiles.from_text(entry.read_text("utf-8"), str(entry), name, overrides)
+                run = pipeline.launch(resolved)
+                entry.unlink(missing_ok=True)
+                job.event("queue", f"Started {name} as {run.name}.", run=run.name)
+                verdict = _wait_for(run)
+                _stop_server(run, bool(waiting()))
+            except StudioError as error:
+                entry.unlink(missing_ok=True)
+                verdict = "failed"
+                job.event("error", f"{name}: {clean(error)}")
+            failed += verdict != "done"
+            job.event("queue", f"{name} ended: {verdict}.")
+        job.write_state(phase="done", exit_code=int(failed > 0), error=f"{failed} failed" if failed else None)
+    return int(failed > 0)
+
+
+def _wait_for(run: JobFolder) -> str:
+    while (found := standing(run)).live or found.verdict == "created":
+        time.sleep(POLL_S)
+    return found.verdict
+
+
+def _wait_for_the_board(job: JobFolder) -> None:
+    """Another run that was started by hand goes first."""
+    while any(found.job.name != job.name and found.state.get("kind") != "queue" for found in live()):
+        job.write_state(phase="paused", stage_text="another run works; the queue waits for it")
+        time.sleep(POLL_S)
+    job.write_state(phase="serving", stage_text="")
+
+
+def _stop_server(run: JobFolder, more: bool) -> None:
+    """The next training needs the memory; the last run's server stays."""
+    from bc250studio.serve import server
+
+    if more and server.read(run) is not None:
+        server.stop(run)
+
+
+def history() -> list[JobFolder]:
+    """Queue jobs, newest first."""
+    return [job for job in all_jobs() if job.state().get("kind") == "queue"]
+
+
+if __name__ == "__main__":
+    sys.exit(work(JobFolder(Path(sys.argv[1]))))

@@ -196,7 +196,7 @@ class GgufFile:
         """
         count = tensor.size_bytes - first_byte if count is None else count
         buffer = np.empty(count, np.uint8)
-        view, done = memoryview(buffer), 0
+        view, done = buffer.data, 0
         while done < count:
             got = os.preadv(self._files[tensor.part].fileno(), [view[done:]], tensor.offset + first_byte + done)
             if got <= 0:

@@ -62,7 +62,8 @@ def enable() -> list[str]:
         raise JobFailed(f"systemd did not enable {file}: {clean(done.stderr, 200).strip() or done.returncode}.")
     if not lingers():
         remarks.append(
-            f"Without linger nothing of yours starts before you log in; run: sudo loginctl enable-linger {getpass.getuser()}"
+            "Without linger nothing of yours starts before you log in; "
+            f"run: sudo loginctl enable-linger {getpass.getuser()}"
         )
     return remarks
 

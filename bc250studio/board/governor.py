@@ -160,9 +160,9 @@ Bus = Callable[[Sequence[str]], str]
 
 def busctl(arguments: Sequence[str]) -> str:
     """The real one."""
-    command = ["busctl", "--system", "--timeout=5", *arguments]
+    command = ["busctl", "--system", "--timeout=2", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=4, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JobFailed(f"The governor cannot be asked over D-Bus: {error}.") from error
     if done.returncode:

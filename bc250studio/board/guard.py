@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bc250studio import telemetry
@@ -46,7 +47,7 @@ class Guard:
             return
         if thermal.fan_while_measuring == "full":
             self._try(lambda: self._say_fans(fans.full(self._tree, self.job.path / FAN_RECORD)))
-        top = getattr(thermal, "top_clock_mhz", None)
+        top = thermal.top_clock_mhz
         if top is not None:
             self._try(lambda: self._say_cap(top, governor.cap(top, self.job.path / GOVERNOR_RECORD, self._bus)))
 
@@ -75,9 +76,9 @@ class Guard:
         finally:
             writer.close()
 
-    def _try(self, action: object) -> None:
+    def _try(self, action: Callable[[], None]) -> None:
         try:
-            action()  # type: ignore[operator]
+            action()
         except StudioError as error:
             self.job.event("warning", str(error))
 

@@ -20,5 +20,7 @@ class Thermal(Section):
     """Go on below this temperature; empty means pause - 12."""
     fan_while_measuring: Literal["off", "full"] = "off"
     """Fans to full speed during a run or bench, put back afterwards."""
+    top_clock_mhz: int | None = Field(None, ge=300, le=3000)
+    """Ask the board's governor for a lower top clock during the run, put back afterwards; empty leaves it alone."""
     min_available_mib: int = Field(400, ge=0)
     """Pause with a checkpoint when the machine has less memory left than this."""

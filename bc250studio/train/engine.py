@@ -1,0 +1,217 @@
+"""The training loop, top to bottom.
+
+    plan    which rows go into which pass of which step is known before the first step (layouts.py)
+    feed    a pass becomes tensors: ids, positions, row borders, labelled positions (feed.py)
+    pass    the model's own layers over packed rows, loss in chunks, gradients back (passes.py)
+    step    unscale, clip, AdamW, cast (optimiser.py)
+
+Types, and why:
+    base weights, activations   fp32 on the CPU, fp16 on gfx1013 (its bf16 is emulated), bf16 elsewhere
+    adapter weights, AdamW      fp32: an update of 1e-4 of a weight vanishes in 16 bits
+    their copy for products     the base's type, made once a step: no activation is ever converted
+    gradients of adapters       products in the base's type, summed in fp32 over passes
+    logits, softmax, loss       fp32: sums over a vocabulary
+    fp16 gradients              scaled by a power of two that follows overflow (LossScale)
+
+``Trainer`` knows no job folder: model, rows and settings in, steps out. The runner adds files, thermal
+pauses and control; the bench adds timing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bc250studio.errors import BadInput
+from bc250studio.train import adapters, attention, layouts, schedule
+from bc250studio.train.families import Parts, why_not_packed
+from bc250studio.train.feed import Batch, Feed, shared_prefix
+from bc250studio.train.optimiser import Optimiser
+from bc250studio.train.parameters import FlatParameters
+from bc250studio.train.passes import forward_backward, forward_loss
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step, done. ``loss``: mean over its labelled tokens, before the update; ``number`` from 1.
+
+    ``seconds`` covers feeding, passes and update; evaluation, saving and pausing lie between steps. The three
+    counts divided by ``seconds`` are the three rates.
+    """
+
+    number: int
+    of: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    all_positions: int
+    real_tokens: int
+    labelled_tokens: int
+    seconds: float
+    skipped: bool
+    rows: tuple[int, ...]
+
+
+class Trainer:
+    """Model + rows + settings -> steps.
+
+    ``model``: a frozen transformers causal model from ``models.load`` (it is changed in place). ``rows``:
+    ``data.Rows``. ``train``, ``adapter``: the profile's sections. ``sizes``: ``fixed`` (GPU) or ``free`` (CPU),
+    None chooses by device. ``note`` is told in a sentence what was decided and why.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        rows: Any,
+        train: Any,
+        adapter: Any,
+        *,
+        start_from: Path | None = None,
+        sizes: str | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.train, self.rows, self.note = train, rows, note
+        self.base_dtype: torch.dtype = model.get_output_embeddings().weight.dtype
+        self.device: torch.device = model.get_output_embeddings().weight.device
+        self.full = adapter.kind == "full"
+        if self.full:
+            if self.base_dtype is not torch.float32 and not train.allow_bf16_full:
+                raise BadInput(
+                    "Full training in 16 bits loses small updates; set model.precision to fp32, "
+                    "or train.allow_bf16_full if you accept that."
+                )
+            model.requires_grad_(True)
+            self.model = model
+        else:
+            self.model = adapters.attach(model, adapter, train.seed, start_from)
+        self.parts = Parts(self.model)
+        self.flat = FlatParameters(self.model, self.base_dtype)
+        self.tokens = min(train.tokens_per_pass, train.tokens_per_step)
+        self.way, self.sizes = self._choose_sizes(rows, sizes, adapter)
+        self.feed = Feed(rows, self.sizes, self.way, train.loss_chunk)
+        self.plan = layouts.steps(
+            self.feed.lengths,
+            self.sizes,
+            max(1, train.tokens_per_step // self.tokens),
+            train.seed,
+            train.epochs,
+            train.steps,
+        )
+        self.optimiser = Optimiser(
+            self.flat, train.weight_decay, train.clip, fp16=self.base_dtype is torch.float16 and not self.full
+        )
+        self.done = 0
+        """Optimiser steps behind us: with the seed, all there is to say about where in the data we are."""
+
+    # -- the loop ----------------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Step]:
+        """Train from ``done`` to the end of the plan, one ``Step`` at a time.
+
+        Between two steps the caller may evaluate, save, pause or stop; the model is in training mode again
+        for the next one.
+        """
+        while self.done < len(self.plan):
+            yield self.step()
+
+    def step(self) -> Step:
+        """One optimiser step."""
+        started = time.perf_counter()
+        self.model.train()
+        passes = self.plan[self.done]
+        rows = tuple(row for p in passes for row in p.rows)
+        # Every labelled token of the step weighs the same, however its rows fell into passes.
+        labelled = max(self.feed.labelled_of(rows), 1)
+        rate = schedule.learning_rate(
+            self.done, len(self.plan), self.train.learning_rate, self.train.schedule, self.train.warmup
+        )
+        self.flat.zero_gradient()
+        loss = torch.zeros((), dtype=torch.float32, device=self.device)
+        positions = real = 0
+        for planned in passes:
+            batch = self.feed.batch(planned).to(self.device)
+            loss += self._forward_backward(batch, self.optimiser.scale.value / labelled)
+            positions += batch.all_positions
+            real += batch.real_tokens
+        outcome = self.optimiser.step(rate, loss / labelled)  # the one place where the host waits
+        self.done += 1
+        return Step(
+            self.done,
+            len(self.plan),
+            self.done / max(len(self.plan), 1) * self.train.epochs,
+            outcome.loss,
+            rate,
+            outcome.norm,
+            positions,
+            real,
+            labelled,
+            time.perf_counter() - started,
+            outcome.skipped,
+            rows,
+        )
+
+    def _forward_backward(self, batch: Batch, factor: float) -> torch.Tensor:
+        return forward_backward(self.parts.body, self.parts.head, batch, self.train.loss_chunk, factor)
+
+    def evaluate(self, rows: Any) -> tuple[float, int]:
+        """(mean loss over labelled tokens, how many) of other rows, in the same passes, without gradients."""
+        prefix = shared_prefix(rows) if self.sizes.prefix else 0
+        lengths = np.diff(np.asarray(rows.offsets, dtype=np.int64))
+        sizes = layouts.choose(lengths, max(self.tokens, int(lengths.max())), self.sizes.kind, prefix)
+        feed = Feed(rows, sizes, self.way, self.train.loss_chunk)
+        self.model.eval()
+        total, labelled = 0.0, 0
+        for planned in layouts.pack(np.arange(len(lengths)), feed.lengths, sizes):
+            batch = feed.batch(planned).to(self.device)
+            total += float(forward_loss(self.parts.body, self.parts.head, batch, self.train.loss_chunk))
+            labelled += batch.labelled
+        if labelled == 0:
+            raise BadInput("No token of the evaluation rows is labelled; there is no loss to measure.")
+        return total / labelled, labelled
+
+    # -- decisions made once -----------------------------------------------------------------------------------
+
+    def _choose_sizes(self, rows: Any, wanted: str | None, adapter: Any) -> tuple[str, layouts.Sizes]:
+        kind = wanted or ("fixed" if self.device.type == "cuda" else "free")
+        lengths = np.diff(np.asarray(rows.offsets, dtype=np.int64))
+        way = attention_way(self.train.attention, kind, self.device, self.note)
+        reason = None if self.train.packing else "train.packing is off"
+        if reason is None:
+            reason = why_not_packed(self.parts, rows, way, layouts.Sizes(kind, self.tokens))
+        if reason is not None:
+            self.note(f"Rows are not packed: {reason}. They go through in padded batches of similar length.")
+            return "own", layouts.choose(lengths, self.tokens, "padded")
+        # Dropout would draw one mask for all copies of a shared beginning.
+        prefix = shared_prefix(rows) if adapter.dropout == 0 else 0
+        sizes = layouts.choose(lengths, self.tokens, kind, prefix, self.train.seed)
+        self.parts.attend_with(attention.register())
+        self.note(
+            f"Rows are packed into passes of {self.tokens:,} positions ({kind} sizes, attention: {way})"
+            + (f"; the {prefix} tokens that all rows begin with are computed once a pass." if prefix else ".")
+        )
+        return way, sizes
+
+
+def attention_way(wanted: str, kind: str, device: torch.device, note: Callable[[str], None]) -> str:
+    """The profile's ``train.attention`` as a way of attention.py, for this device."""
+    if kind == "free":
+        return "math" if wanted in ("math16", "math32") and device.type == "cuda" else "rows"
+    if wanted in ("math16", "math32"):
+        return "math"
+    if wanted in ("auto", "varlen"):
+        reason = attention.varlen_available(device)
+        if reason is None:
+            return "varlen"
+        if wanted == "varlen":
+            note(f"attention = varlen is not possible here: {reason}. Length rungs are used.")
+    if device.type == "cuda" and torch.version.hip is not None and wanted != "flash":
+        return "math"
+    return "rungs"

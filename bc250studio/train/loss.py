@@ -1,0 +1,108 @@
+"""Cross-entropy over labelled positions, in chunks, with the gradient made in the forward pass.
+
+A vocabulary of 130,560 makes 1.6 GB of fp32 logits for 2,048 tokens, and as much again for their
+gradient. Here the logits of one chunk exist at a time; each chunk's gradient with respect to the hidden
+states is made at once, so nothing of the size of the vocabulary waits for the backward pass. Evaluation
+uses the same function without the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Head:
+    """From hidden states to logits: ``softcap * tanh(scale * (hidden @ weight.T + bias) / softcap)``.
+
+    weight: [vocabulary, hidden]; bias: [vocabulary] or None. ``scale`` covers Cohere's ``logit_scale`` and
+    Granite's ``1 / logits_scaling``; ``softcap`` Gemma's ``final_logit_softcapping``.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """fp32 logits [n, vocabulary] of hidden states [n, hidden]."""
+        logits = torch.nn.functional.linear(hidden, self.weight, self.bias).float()
+        if self.scale != 1.0:
+            logits *= self.scale
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits
+
+
+def head_of(model: Any) -> Head:
+    """The output layer of a transformers model with the scaling its config names."""
+    layer = model.get_output_embeddings()
+    config = model.config
+    scale = float(getattr(config, "logit_scale", None) or 1.0)
+    if getattr(config, "logits_scaling", None):
+        scale /= float(config.logits_scaling)
+    return Head(layer.weight, getattr(layer, "bias", None), scale, getattr(config, "final_logit_softcapping", None))
+
+
+def chunks(count: int, chunk: int) -> list[tuple[int, int]]:
+    """(start, size) of each chunk of ``count`` positions; sizes from the ladder chunk, chunk/2, chunk/4.
+
+    Only three sizes of the output layer's products ever occur, so tuned kernels exist for all of them;
+    the last chunk is filled up with masked positions (see ``padded``).
+    """
+    sizes = sorted({chunk, max(chunk // 2, 1), max(chunk // 4, 1)})
+    parts, start = [], 0
+    while count - start >= chunk:
+        parts.append((start, chunk))
+        start += chunk
+    rest = count - start
+    if rest > 0:
+        parts.append((start, next(size for size in sizes if size >= rest)))
+    return parts
+
+
+def padded(count: int, chunk: int) -> int:
+    """Labelled positions after filling the last chunk."""
+    parts = chunks(count, chunk)
+    return parts[-1][0] + parts[-1][1] if parts else 0
+
+
+@torch.no_grad()
+def chunked_cross_entropy(
+    hidden: Tensor, head: Head, targets: Tensor, counted: Tensor, chunk: int, gradient: Tensor | None, factor: float = 1.0
+) -> Tensor:
+    """Sum of the cross-entropies, an fp32 scalar on the device.
+
+    hidden: [n, width], n whole chunks (``padded``); targets: int64 [n]; counted: fp32 [n], 1 where the
+    position counts, 0 where it only fills the chunk. ``gradient`` [n, width], when given, is overwritten with
+    d(sum * factor)/d(hidden) in hidden's type; ``factor`` holds the loss scale over the step's labelled tokens.
+    """
+    total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    for start, size in chunks(len(targets), chunk):
+        part = slice(start, start + size)
+        rows, wanted, weight = hidden[part], targets[part, None], counted[part, None]
+        logits = head.logits(rows)
+        maximum = logits.amax(-1, keepdim=True)
+        chosen = logits.gather(1, wanted)
+        # d tanh of the soft cap, taken before the logits are overwritten: (1 - (z/c)^2).
+        slope = None
+        if gradient is not None and head.softcap is not None:
+            slope = 1.0 - (logits / head.softcap).square_()
+        exponentials = logits.sub_(maximum).exp_()  # fp32: a sum over 10^5 terms
+        normaliser = exponentials.sum(-1, keepdim=True)
+        total += ((normaliser.log() + maximum - chosen) * weight).sum()
+        if gradient is not None:
+            # softmax - onehot, weighted; the weight also silences the filling rows.
+            probabilities = exponentials.mul_(weight / normaliser)
+            probabilities.scatter_add_(1, wanted, -weight)
+            if slope is not None:
+                probabilities.mul_(slope)
+            # The product runs in the base type with entries in [-1, 1]; the small factor is applied in
+            # fp32 afterwards, so that fp16 never sees 1/N.
+            product = probabilities.to(rows.dtype) @ head.weight
+            torch.mul(product, factor * head.scale, out=gradient[part])
+    return total

@@ -1,0 +1,88 @@
+"""How far is what the server says from what it should say: KL divergence over its top tokens and a rest bucket.
+
+The server sends its 20 likeliest tokens, the reference holds 64. Tokens both know have a bucket each, all
+others share one: KL = sum p ln(p / q), p the reference, in nats. Coarser buckets can only lower it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bc250studio.serve.reference import Variant
+from bc250studio.serve.talk import Top
+
+LEAD_NATS = 0.1
+_TINY = 1e-9
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Over ``tokens`` positions: mean and worst KL in nats; ``top1`` is the share of equal first choices
+    among the ``decided`` positions, where the reference's first choice leads by over 0.1 nat (1.0 when none does)."""
+
+    mean_kl: float
+    worst_kl: float
+    top1: float
+    tokens: int
+    decided: int
+
+    def as_dict(self) -> dict[str, float | int]:
+        """Rounded for records."""
+        return {
+            "mean_kl": round(self.mean_kl, 6),
+            "worst_kl": round(self.worst_kl, 6),
+            "top1": round(self.top1, 6),
+            "tokens": self.tokens,
+            "decided": self.decided,
+        }
+
+
+def kl(ids: np.ndarray, logp: np.ndarray, top: Top) -> float:
+    """KL(reference || server) at one position; ``ids`` and ``logp`` [64] are the reference's."""
+    known = np.isin(ids, top.ids)
+    p = np.exp(logp[known].astype(np.float64))
+    at = {int(token): i for i, token in enumerate(top.ids)}
+    log_q = np.array([top.logp[at[int(token)]] for token in ids[known]])
+    p_rest = max(1.0 - float(p.sum()), _TINY)
+    q_rest = max(1.0 - float(np.exp(log_q).sum()), _TINY)
+    shared = float((p * (logp[known].astype(np.float64) - log_q)).sum()) if len(p) else 0.0
+    return max(0.0, shared + p_rest * float(np.log(p_rest / q_rest)))
+
+
+def distance(variant: Variant, tops: Sequence[Top], rows: Sequence[int] | None = None) -> Distance:
+    """The server's ``tops`` against a variant; ``rows`` are the positions they belong to (all, in order)."""
+    chosen = range(len(tops)) if rows is None else rows
+    values, equal, decided = [], 0, 0
+    for row, top in zip(chosen, tops, strict=True):
+        values.append(kl(variant.ids[row], variant.logp[row], top))
+        if variant.logp[row, 0] - variant.logp[row, 1] > LEAD_NATS:
+            decided += 1
+            equal += int(variant.ids[row, 0]) == int(top.ids[0])
+    return Distance(
+        float(np.mean(values)) if values else 0.0,
+        float(np.max(values)) if values else 0.0,
+        equal / decided if decided else 1.0,
+        len(values),
+        decided,
+    )
+
+
+def as_variant(tops: Sequence[Top]) -> Variant:
+    """What one server (or scale) said, as a reference for another."""
+    width = min(len(top.ids) for top in tops)
+    return Variant(
+        np.stack([top.ids[:width] for top in tops]).astype(np.int32),
+        np.stack([top.logp[:width] for top in tops]).astype(np.float32),
+    )
+
+
+def between(one: Variant, other: Variant) -> float:
+    """Mean KL(one || other) of two variants of a reference: how much an adapter changes."""
+    values = [
+        kl(one.ids[row], one.logp[row], Top(other.ids[row].astype(np.int64), other.logp[row].astype(np.float64)))
+        for row in range(len(one.ids))
+    ]
+    return float(np.mean(values)) if values else 0.0

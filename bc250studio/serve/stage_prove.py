@@ -1,0 +1,92 @@
+"""The prove stage of a run: the running server against the reference, tokens against the tokenizer, a cause if not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bc250studio import paths
+from bc250studio.errors import BadInput, StudioError, clean
+from bc250studio.jobs import JobFolder
+from bc250studio.jobs.folder import read_json
+from bc250studio.jobs.progress import Progress
+from bc250studio.profiles import Resolved
+from bc250studio.serve import bisect, prove, same_ids, stage_serve
+from bc250studio.serve.reference import read_reference
+
+
+def inputs(job: JobFolder, resolved: Resolved) -> dict[str, Any]:
+    """The server's process and files, the reference, the limits."""
+    reference = job.path / str((job.stage("reference").get("outputs") or {}).get("reference", "reference.safetensors"))
+    described = read_json(job.path / "server.json")
+    return {
+        "server": [described.get("process"), described.get("model"), described.get("adapter")],
+        "reference": [reference.stat().st_size, reference.stat().st_mtime_ns] if reference.exists() else None,
+        "proof": resolved.profile.proof.model_dump(mode="json"),
+    }
+
+
+def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any]:
+    """Compare; a failed proof is a record with the verdict ``failed``, not an exception.
+
+    Raises:
+        BadInput: there is no reference.
+        JobFailed: the server cannot be reached or started.
+    """
+    proof = prove_run(job, resolved, progress)
+    record: dict[str, Any] = {"verdict": "passed" if proof.passed else "failed", "proof": proof.as_dict()}
+    if not proof.passed:
+        record["exit_code"] = 3
+        record["error"] = f"What is served is not what was trained: {proof.cause or 'the numbers differ'}."
+    paths.write_atomic(job.path / "proof.json", json.dumps(record, indent=1))
+    return record
+
+
+def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.Proof:
+    """The proof of a run's own server."""
+    profile = resolved.profile
+    name = str((job.stage("reference").get("outputs") or {}).get("reference", "reference.safetensors"))
+    reference = read_reference(job.path / name)
+    running = stage_serve.running(job, resolved, progress)
+    if reference.longest >= running.n_ctx:
+        raise BadInput(
+            f"The reference needs {reference.longest} tokens of context and the server has {running.n_ctx}; "
+            "raise serve.context."
+        )
+    plan = stage_serve.plan_for(job, resolved)
+    talk = running.talk()
+    limit = prove.limit_for(Path(running.model), profile.proof.max_kl)
+    merged = running.adapter is None
+    proof, _ = prove.measure(talk, reference, limit, profile.proof.min_top1, merged, progress)
+    progress("comparing templates and tokens", None, None)
+    _compare_ids(proof, talk, resolved)
+    if not proof.passed:
+        progress("looking for the cause", None, None)
+        trained = (job.stage("train").get("outputs") or {}).get("adapter")
+        proof.cause = bisect.find_cause(
+            proof, talk, reference, plan, stage_serve.binary_for(job), job.path / trained if trained else None, progress
+        )
+    return proof
+
+
+def _compare_ids(proof: prove.Proof, talk: Any, resolved: Resolved) -> None:
+    from bc250studio.models.find import find
+    from bc250studio.models.tokenizer import load_tokenizer
+
+    profile = resolved.profile
+    source = find(profile.model.base, profile.model.revision)
+    found = same_ids.compare(talk, load_tokenizer(source), _chats(resolved, source, proof), profile.data.thinking)
+    proof.ids_equal, proof.ids_checked, proof.ids_note = found.equal, found.checked, found.note
+    proof.closing_stops = found.closing_stops
+
+
+def _chats(resolved: Resolved, source: Any, proof: prove.Proof) -> list[list[dict[str, Any]]]:
+    """The evaluation chats; without the data (it was moved, say) the fixed chats must do, and that is noted."""
+    from bc250studio import data
+
+    try:
+        return data.prepare(resolved.profile, source).eval_chats
+    except StudioError as error:
+        proof.notes.append(f"evaluation chats could not be read, only fixed ones were compared: {clean(error, 160)}")
+        return []

@@ -40,8 +40,8 @@ def shared_data() -> Path:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     outcome = yield
     report = outcome.get_result()
-    strict = STRICT and any(item.get_closest_marker(m) for m in ("server", "vulkan", "e2e"))
+    strict = STRICT and any(item.get_closest_marker(m) for m in ("server", "vulkan", "clang", "e2e"))
     if strict and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
-        report.longrepr = f"skipped in CI, where server and Vulkan tests must run: {reason}"
+        report.longrepr = f"skipped in CI, where server, Vulkan and clang tests must run: {reason}"

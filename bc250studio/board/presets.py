@@ -124,7 +124,7 @@ def runner_environment(
 
 def table() -> str:
     """The presets as a Markdown table."""
-    head = ("chip", "precision", "attention", "environment of the runner", "serve with", "throttles at")
+    head: tuple[str, ...] = ("chip", "precision", "attention", "environment of the runner", "serve with", "throttles at")
     head += ("known refusals", "measured by us", "source")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in PRESETS:

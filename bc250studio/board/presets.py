@@ -124,8 +124,8 @@ def runner_environment(
 
 def table() -> str:
     """The presets as a Markdown table."""
-    head: tuple[str, ...] = ("chip", "precision", "attention", "environment of the runner", "serve with", "throttles at")
-    head += ("known refusals", "measured by us", "source")
+    head = ["chip", "precision", "attention", "environment of the runner", "serve with", "throttles at", "known refusals"]
+    head += ["measured by us", "source"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in PRESETS:
         variables = [f"`{v.name}={v.value}`" for v in row.environment] + [f"no `{name}`" for name in row.forbidden]

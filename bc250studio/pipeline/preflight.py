@@ -22,9 +22,11 @@ def check(resolved: profiles.Resolved, stages: Sequence[str]) -> None:
     source = find(profile.model.base, profile.model.revision)
     description = describe(source)
     if "train" in stages:
-        from bc250studio.data import sources
+        from bc250studio.data import files
 
-        sources.check(profile.data)
+        for reference in (profile.data.path, profile.data.eval_path):
+            if reference and not reference.startswith("hub:"):  # a download belongs into the run
+                files.locate(reference)
     if "export" in stages:
         from bc250studio.export import rules
 

@@ -9,7 +9,8 @@ r=16, alpha 32 on all linears, fp32 adapters, fused AdamW, gradients clipped at 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from bc250studio.bench.protocol import Turn
 from bc250studio.bench.recipes_model import Base, MemoryPeak, free
 
 if TYPE_CHECKING:
-    from bc250studio.data import Rows
+    from bc250studio.data.rows import Rows
 
 RANK, ALPHA, LEARNING_RATE, CLIP = 16, 32.0, 2e-4, 1.0
 LOSS_SCALE = 2.0**10
@@ -161,6 +162,11 @@ class PeftSide:
     def equal_steps(self, groups: Sequence[Sequence[int]]) -> list[float]:
         """One optimiser step a group of rows, in padded batches; the loss of each group before its step."""
         return [float(self._step(self.batches(group))) for group in groups]
+
+    @contextmanager
+    def eager(self) -> Iterator[None]:
+        """Launch operation by operation: a PEFT recipe always does."""
+        yield
 
     def evaluate(self, indices: Sequence[int]) -> float:
         """Mean loss over the labelled positions of these rows, without a step."""

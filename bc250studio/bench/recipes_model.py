@@ -84,6 +84,7 @@ class Base:
         progress(f"loading {name} as {dtype} on {device}", None, None)
         self.model = self._random(seed) if name.startswith(RANDOM) else self._load()
         self.model.requires_grad_(False)
+        self.model.config.use_cache = False
         self.config: Any = self.model.config
 
     def _random(self, seed: int) -> Any:

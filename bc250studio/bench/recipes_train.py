@@ -165,12 +165,14 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
             groups.append([])
         groups[-1].append(variant)
     for group in groups:
-        rows = _rows(options, bases.get(dtype), max(variant.tokens for variant in group), min(v.tokens for v in group))
+        rows = bench_rows(
+            options, bases.get(dtype), max(variant.tokens for variant in group), min(v.tokens for v in group)
+        )
         race = Race(RECIPES[options["against"]], bases, rows, group, dtype, options, progress, sensors, limit_c)
         baseline, found = race.run()
         baselines.append(baseline)
         measured += found
-        regimes.append({"rows": rows.regime, **rows.facts()})
+        regimes.append({"regime": rows.regime, **rows.facts()})
     first = measured[0]
     base = bases.get(dtype)
     regime = {
@@ -178,7 +180,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "parameters": base.parameters,
         "device": device_name(device),
         "dtype": dtype,
-        "rows": [entry.pop("rows") for entry in regimes],
+        "rows": [entry.pop("regime") for entry in regimes],
         "row_facts": regimes,
         "tokens": options["tokens"],
         "against": options["against"],
@@ -225,7 +227,7 @@ class Bases:
         return self._base
 
 
-def _rows(options: dict[str, Any], base: Base, longest_pass: int, shortest_pass: int) -> BenchRows:
+def bench_rows(options: dict[str, Any], base: Base, longest_pass: int, shortest_pass: int) -> BenchRows:
     from bc250studio.bench import rows
     from bc250studio.bench.recipes_model import RANDOM
 

@@ -65,3 +65,39 @@ def _row(side: Mapping[str, Any], ratio: str, difference: str, prefix: str = "")
         ratio,
         difference,
     )
+
+
+def step_text(record: Mapping[str, Any]) -> str:
+    """The classes of one step, recipes side by side."""
+    regime, recipes = record["regime"], record["results"]["recipes"]
+    head: list[str] = ["class"]
+    for recipe in recipes:
+        head += [f"{recipe['name']} ms", "share", "TFLOPS"]
+    names: list[str] = []
+    for recipe in recipes:
+        names += [row["name"] for row in recipe["classes"] if row["name"] not in names and row["name"] != "host gaps"]
+    rows = []
+    for name in [*names, "host gaps"]:
+        cells = [name]
+        for recipe in recipes:
+            row = next((row for row in recipe["classes"] if row["name"] == name), None)
+            if row is None:
+                cells += ["-", "-", "-"]
+                continue
+            tflops = "-" if row["tflops"] is None else f"{row['tflops']:.2f}"
+            cells += [f"{1e3 * row['seconds']:,.1f}", f"{100 * row['share']:.1f} %", tflops]
+        rows.append(cells)
+    total = ["whole step"]
+    for recipe in recipes:
+        total += [f"{1e3 * recipe['step_s']:,.1f}", "100 %", f"{recipe['tflops']:.2f}"]
+    lines = [
+        f"{regime['model']}, {regime['dtype']}, {regime['device']}, torch {regime['torch']}",
+        f"one step of {regime['tokens']:,} tokens in {regime['rows_in_step']} rows ({regime['rows']})",
+        *(
+            f"{recipe['name']}: {recipe['words']}; {recipe['real_tokens_per_s']:,.1f} real tokens/s"
+            for recipe in recipes
+        ),
+        "",
+        aligned(head, [*rows, total]),
+    ]
+    return "\n".join(lines)

@@ -7,6 +7,7 @@ and only evaluated.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 from bc250studio.errors import BadInput, clean
 
 if TYPE_CHECKING:
-    from bc250studio.data import Rows
+    from bc250studio.data.rows import Rows
     from bc250studio.models.find import ModelSource
 
 
@@ -72,7 +73,7 @@ def read_lengths(path: Path) -> list[tuple[int, int]]:
 
 def build(lengths: list[tuple[int, int]], vocabulary: int, seed: int) -> Rows:
     """Rows of random ids with those [prompt, all] lengths; everything after the prompt is labelled."""
-    from bc250studio.data import Rows
+    from bc250studio.data.rows import Rows
 
     generator = np.random.default_rng(seed)
     offsets = np.concatenate([[0], np.cumsum([total for _, total in lengths])]).astype(np.int64)
@@ -122,3 +123,12 @@ def from_data(path: str, source: ModelSource, count: int, tokens: int, held_out:
     if not work:
         raise BadInput(f"{clean(path)} has no row that fits {tokens:,} tokens; give a larger --tokens or other data.")
     return BenchRows(prepared.train, work, last, f"{len(work)} rows of {Path(path).name}")
+
+
+def take(rows: Rows, indices: Sequence[int]) -> Rows:
+    """These rows alone, in this order."""
+    from bc250studio.data.rows import Rows
+
+    parts = [rows.row(index) for index in indices]
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in parts])]).astype(np.int64)
+    return Rows(np.concatenate([ids for ids, _ in parts]), np.concatenate([kept for _, kept in parts]), offsets)

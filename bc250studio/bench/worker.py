@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from bc250studio import paths, settings
 from bc250studio.errors import BadInput, JobFailed, StudioError, clean
 from bc250studio.jobs.spawn import child_environment
 
-RECIPES = ("train", "step")
+RECIPES = ("train", "step", "memory")
 """Recipes with a torch part: ``bench/recipes_NAME.py``."""
 
 
@@ -59,6 +60,7 @@ def main(arguments: list[str]) -> int:
     wanted = json.loads(request.read_text())
     if wanted["recipe"] not in RECIPES:
         raise SystemExit(f"unknown recipe {wanted['recipe']!r}")
+    warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         try:
             import torch  # noqa: F401

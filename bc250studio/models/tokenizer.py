@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 Message = dict[str, Any]
+_GENERATION_TAGS = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] }}"
@@ -129,19 +131,39 @@ class Tokenizer:
         Raises:
             BadInput: the template refuses these messages (its own words are in the error), or is broken.
         """
+        return self._rendered(messages, tools, add_generation_prompt, thinking, template_kwargs)[0]
+
+    def tagged_spans(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        thinking: bool | None = None,
+    ) -> list[tuple[int, int]]:
+        """Character ranges of the rendered chat that the template marks with ``{% generation %}``.
+
+        Raises:
+            BadInput: as :meth:`render`.
+        """
+        return self._rendered(messages, tools, False, thinking, {}, spans=True)[1]
+
+    def _rendered(
+        self, messages: Sequence[Message], tools: Any, prompt: bool, thinking: bool | None, extra: dict[str, Any],
+        spans: bool = False,
+    ) -> tuple[str, list[tuple[int, int]]]:  # fmt: skip
         import jinja2
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        if thinking is not None:
-            template_kwargs["enable_thinking"] = thinking
+        options = extra if thinking is None else {"enable_thinking": thinking, **extra}
         chat = [{key: value for key, value in message.items() if value is not None} for message in messages]
         try:
-            rendered, _ = render_jinja_template(
+            rendered, found = render_jinja_template(
                 conversations=[chat],
                 tools=list(tools) if tools else None,
                 chat_template=self._template_for(tools),
-                add_generation_prompt=add_generation_prompt,
-                **{**self.special, **template_kwargs},
+                add_generation_prompt=prompt,
+                return_assistant_tokens_mask=spans,
+                **{**self.special, **options},
             )
         except (
             jinja2.TemplateError,
@@ -153,14 +175,26 @@ class Tokenizer:
             RecursionError,
         ) as error:
             raise BadInput(f"The chat template refuses this chat: {clean(error, 200)}") from error
-        return rendered[0]
+        return rendered[0], [tuple(span) for span in found[0]] if spans else []
 
     def _template_for(self, tools: Any) -> str:
         return self.named_templates.get("tool_use", self.template) if tools else self.template
 
+    @cached_property
+    def served_template(self) -> str:
+        """The template without training-only ``{% generation %}`` tags, which llama.cpp's parser refuses."""
+        return _GENERATION_TAGS.sub("", self.template)
+
     def supports(self, variable: str) -> bool:
         """Does the template read a variable such as ``tools`` or ``enable_thinking``?"""
         return variable in self.template or any(variable in text for text in self.named_templates.values())
+
+    @cached_property
+    def adds_prefix(self) -> bool:
+        """Does it write a space in front of a text that stands alone (sentencepiece's prefix)?"""
+        parts = json.loads(self.backend.to_str())
+        text = json.dumps([parts.get("normalizer"), parts.get("pre_tokenizer")])
+        return '"Prepend"' in text or '"prepend_scheme": "first"' in text or '"prepend_scheme": "always"' in text
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,0 +1,276 @@
+"""The app: one watcher thread, a stack of screens, and nothing that must be saved when it dies.
+
+Every run is a detached process with a folder; the app starts runs through ``pipeline`` and otherwise
+only reads. Leaving it, losing the line or killing it changes nothing but the view.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual.app import App
+from textual.binding import Binding
+from textual.screen import Screen
+
+from bc250studio import settings
+from bc250studio.errors import BadInput, StudioError, clean
+from bc250studio.jobs import JobFolder
+from bc250studio.ui import background, log, survival
+from bc250studio.ui.numbers import duration, fixed, number
+from bc250studio.ui.watch import Observed, Snapshot, Watcher
+from bc250studio.ui.words import verdict_text
+
+FALLBACK_THEME = "textual-dark"
+
+
+class StudioApp(App[None]):
+    """bc250studio in a terminal."""
+
+    TITLE = "bc250studio"
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "colon"
+    BINDINGS = [
+        Binding("question_mark", "help", "Help", id="help", tooltip="All keys of this screen"),
+        Binding("q", "detach", "Quit", id="quit", tooltip="Leave the app; a live run goes on"),
+        Binding("ctrl+q", "detach", "Quit", show=False, id="quit.too", priority=True),
+        Binding("1", "home", "Home", show=False, id="go.home", tooltip="Home: live run, profiles, runs"),
+        Binding("2", "go_run", "Run", show=False, id="go.run", tooltip="The live run, or the last one"),
+        Binding("3", "go_chat", "Chat", show=False, id="go.chat", tooltip="Chat with a served model"),
+        Binding("4", "go_kernels", "Kernels", show=False, id="go.kernels", tooltip="Tuned matrix kernels"),
+        Binding("5", "go_system", "System", show=False, id="go.system", tooltip="Sensors, doctor, settings"),
+        Binding("6", "go_log", "Log", show=False, id="go.log", tooltip="The app's own log"),
+        Binding("b", "low_bandwidth", "Thin line", show=False, id="bandwidth",
+                tooltip="Slower refresh and 16 colours for thin lines, and back"),
+        Binding("f5", "redraw", "Redraw", show=False, id="redraw", tooltip="Draw the whole screen again"),
+    ]  # fmt: skip
+    CSS: ClassVar[str] = """
+    Toast { max-width: 76; }
+    Footer { background: $panel; }
+    """
+
+    def __init__(
+        self,
+        read_only: bool = False,
+        job: JobFolder | None = None,
+        interval_s: float = 1.0,
+        machine: settings.Settings | None = None,
+    ) -> None:
+        super().__init__()
+        self.read_only = read_only
+        self.first_job = job
+        self.snapshot = Snapshot()
+        self.machine, self._complaints = (machine, []) if machine else _load_settings()
+        self.thin = self.machine.ui.low_bandwidth == "on"
+        self._interval_s = interval_s
+        self.watcher = Watcher(
+            self.post_message, interval_s, lost_terminal=survival.hung_up if _stdin_is_terminal() else None
+        )
+        self._title = ""
+        self._verdicts: dict[str, str] = {}
+
+    def on_mount(self) -> None:
+        """Theme, keys, the first screen, and the watcher last."""
+        self._take_theme()
+        self._take_keymap()
+        self.push_screen(self._screen("home"))
+        if self.first_job is not None:
+            self.open_run(self.first_job)
+        self.set_thin(self.thin)
+        self.watcher.start()
+        for sentence in self._complaints:
+            self.notify(sentence, severity="warning", timeout=10, markup=False)
+        if self._line_may_be_thin():
+            self.notify("Colours are limited here. On a slow line press b for fewer updates.", timeout=6)
+
+    def on_unmount(self) -> None:
+        """Let the watcher go; it is a daemon and is not waited for."""
+        self.watcher.stop()
+
+    # What is seen
+
+    def on_observed(self, message: Observed) -> None:
+        """Keep the snapshot and hand it to the screen on top."""
+        from bc250studio.ui import calls
+        from bc250studio.ui.screens.base import StudioScreen
+
+        self.snapshot = message.snapshot
+        calls.on_change(self, self._verdicts, message.snapshot)
+        if isinstance(self.screen, StudioScreen):
+            self.screen.observe(message.snapshot)
+
+    def summary(self, snapshot: Snapshot) -> str:
+        """One living line for terminals too small for anything else."""
+        row = snapshot.live or (snapshot.jobs[0] if snapshot.jobs else None)
+        if row is None:
+            return "no runs yet"
+        state = row.standing.state
+        parts = [row.name, verdict_text(row.standing)]
+        if row.standing.live and state.get("step") is not None:
+            parts.append(f"{state.get('step')}/{state.get('steps') or '?'}")
+            parts.append(f"loss {fixed(state.get('loss_ema') or state.get('loss'), 2)}")
+            parts.append(f"{number(state.get('real_tokens_per_s'))} tok/s")
+            parts.append(f"ETA {duration(state.get('eta_s'))}")
+        return clean(" · ".join(parts), 200)
+
+    # Going places
+
+    def _screen(self, name: str, *arguments: Any) -> Screen[Any]:
+        """Screens are imported when first needed; the first frame waits for none of them but home."""
+        from importlib import import_module
+
+        module = import_module(f"bc250studio.ui.screens.{name}")
+        return module.SCREEN(*arguments)  # type: ignore[no-any-return]
+
+    def go(self, name: str, *arguments: Any) -> None:
+        """Show a screen above the present one; the same screen is not stacked twice."""
+        top = self.screen
+        if type(top).__module__.endswith(f".{name}") and not arguments:
+            return
+        self.push_screen(self._screen(name, *arguments))
+
+    def open_run(self, job: JobFolder) -> None:
+        """Follow a job and show it: attaching is the normal way to look at anything."""
+        self.watcher.follow(job)
+        self.go("training", job)
+
+    def action_home(self) -> None:
+        """Back to the first screen."""
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    def action_go_run(self) -> None:
+        """The live run, or the newest."""
+        row = self.snapshot.live or (self.snapshot.jobs[0] if self.snapshot.jobs else None)
+        if row is None:
+            self.notify("There is no run yet. Press n on the home screen for a new fine-tune.")
+        else:
+            self.open_run(row.standing.job)
+
+    def action_go_chat(self) -> None:
+        """Chat with the followed run's server, or the newest one that has a server."""
+        run = self.snapshot.run
+        jobs = [run.job] if run is not None else []
+        jobs += [row.standing.job for row in self.snapshot.jobs]
+        for job in jobs:
+            if (job.path / "server.json").exists():
+                self.go("chat", job)
+                return
+        self.notify("Nothing is served yet. Press e on a trained run to export and serve it.")
+
+    def action_help(self) -> None:
+        """All keys of the screen on top."""
+        from bc250studio.ui.screens.base import StudioScreen
+
+        if isinstance(self.screen, StudioScreen):
+            self.screen.show_help()
+
+    def action_go_kernels(self) -> None:
+        """Kernels."""
+        self.go("kernels")
+
+    def action_go_system(self) -> None:
+        """Sensors, doctor, settings."""
+        self.go("system")
+
+    def action_go_log(self) -> None:
+        """The app's own log."""
+        self.go("log", log.file())
+
+    # Leaving
+
+    def action_detach(self) -> None:
+        """Leave; say that a live run goes on and how to return."""
+        row = self.snapshot.live
+        message = None
+        if row is not None:
+            message = f"{row.name} goes on. Return with: bc250studio   (or: bc250studio attach {row.name})"
+        self.exit(message=message)
+
+    # Manners
+
+    def complain(self, error: BaseException) -> None:
+        """One sentence on screen, everything in the log."""
+        log.exception(error)
+        text = str(error) if isinstance(error, (StudioError, OSError)) else f"{type(error).__name__}: {error}"
+        hint = "" if isinstance(error, StudioError) else "  (6 shows the log)"
+        self.notify(clean(text, 500) + hint, severity="error", timeout=12, markup=False)
+
+    def action_low_bandwidth(self) -> None:
+        """Toggle between full and thin."""
+        self.set_thin(not self.thin)
+        self.notify(
+            "One update every three seconds, 16 colours." if self.thin else "One update a second, full colours."
+        )
+
+    def set_thin(self, thin: bool) -> None:
+        """Refresh rate and theme for the line we are on."""
+        self.thin = thin
+        self.watcher.interval_s = self._interval_s * (3.0 if thin else 1.0)
+        if thin and not self.theme.startswith("ansi"):
+            self.theme = "ansi-light" if self.current_theme and not self.current_theme.dark else "ansi-dark"
+        elif not thin and self.theme.startswith("ansi"):
+            self._take_theme()
+
+    def action_redraw(self) -> None:
+        """After something else wrote on the terminal."""
+        self.refresh(layout=True)
+        self.screen.refresh(layout=True)
+
+    def _take_theme(self) -> None:
+        wanted = os.environ.get("TEXTUAL_THEME") or self.machine.ui.theme
+        if wanted in self.available_themes:
+            self.theme = wanted
+        else:
+            self.theme = FALLBACK_THEME
+            self._complaints.append(f"There is no theme {clean(wanted, 40)!r}; using {FALLBACK_THEME}.")
+
+    def _take_keymap(self) -> None:
+        if self.machine.ui.keymap:
+            self.set_keymap(self.machine.ui.keymap)
+
+    def _line_may_be_thin(self) -> bool:
+        return (
+            self.machine.ui.low_bandwidth == "auto" and "SSH_CONNECTION" in os.environ and "COLORTERM" not in os.environ
+        )
+
+    def set_window_title(self, text: str) -> None:
+        """Terminal title, sent only when it changes."""
+        driver = self._driver
+        if text != self._title and driver is not None and not self.is_headless:
+            self._title = text
+            driver.write(f"\x1b]0;{clean(text, 80)}\x07")
+            driver.flush()
+
+
+def _load_settings() -> tuple[settings.Settings, list[str]]:
+    try:
+        return settings.load(), []
+    except BadInput as error:
+        return settings.Settings(), [f"{error} Using defaults."]
+
+
+def _stdin_is_terminal() -> bool:
+    import sys
+
+    try:
+        return os.isatty(sys.__stdin__.fileno())  # type: ignore[union-attr]
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def main(
+    arguments: Sequence[str] = (), read_only: bool = False, job: JobFolder | None = None, mouse: bool = True
+) -> int:
+    """Run the app until the user leaves it; the exit code."""
+    log.to_file()
+    app = StudioApp(read_only=read_only, job=job)
+    survival.install(app)
+    app.run(mouse=mouse)
+    if app.return_code and app.return_code != survival.TERMINATED:
+        print(f"The app ended with an error. Log: {log.file()}   If the terminal looks odd, type: reset")
+    return app.return_code or 0
+
+
+__all__ = ["StudioApp", "background", "main"]

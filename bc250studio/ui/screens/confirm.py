@@ -1,0 +1,57 @@
+"""A question before something that cannot be undone, and a question for one line of text."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.widgets import Input
+
+from bc250studio.ui.screens.base import Dialog
+from bc250studio.ui.widgets.line import Line
+
+
+class Confirm(Dialog[bool]):
+    """True when the user presses y."""
+
+    BINDINGS = [
+        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("n,q,escape", "answer(False)", "No", id="confirm.no"),
+    ]
+
+    def __init__(self, question: str, details: str = "", yes: str = "Yes", no: str = "No") -> None:
+        super().__init__()
+        self.question, self.details, self.yes, self.no = question, details, yes, no
+
+    def compose(self) -> ComposeResult:
+        """Question, consequences, keys."""
+        with Vertical():
+            yield Line(self.question, classes="title")
+            if self.details:
+                yield Line(self.details)
+            yield Line(f"\ny  {self.yes}        n  {self.no}")
+
+    def action_answer(self, answer: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(answer)
+
+
+class AskText(Dialog[str]):
+    """One line of text; None when left."""
+
+    def __init__(self, question: str, value: str = "", details: str = "") -> None:
+        super().__init__()
+        self.question, self.value, self.details = question, value, details
+
+    def compose(self) -> ComposeResult:
+        """Question and input."""
+        with Vertical():
+            yield Line(self.question, classes="title")
+            if self.details:
+                yield Line(self.details)
+            yield Input(self.value)
+            yield Line("enter accepts, esc leaves")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with the text."""
+        self.dismiss(event.value)

@@ -1,0 +1,149 @@
+"""New fine-tune, last: what will happen, what it needs, and everything that is not default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+
+from bc250studio import pipeline, profiles
+from bc250studio.errors import StudioError, clean
+from bc250studio.jobs import JobFolder
+from bc250studio.ui.background import in_thread
+from bc250studio.ui.draft import Draft, shown
+from bc250studio.ui.screens import review_words
+from bc250studio.ui.screens.wizard import WizardScreen
+from bc250studio.ui.watch import Snapshot
+from bc250studio.ui.widgets.line import Line
+from bc250studio.ui.widgets.topline import board_text
+
+
+class ReviewScreen(WizardScreen):
+    """Start the whole way, only the training, or a rehearsal in two steps."""
+
+    step = "review"
+    changes_things = frozenset({"start", "train", "rehearse", "save"})
+    BINDINGS = [
+        Binding("s", "start", "Start", id="review.start", tooltip="Train, export, serve, prove and ask"),
+        Binding("t", "train", "Train only", id="review.train", tooltip="Only train; e exports and serves later"),
+        Binding("h", "rehearse", "Rehearse", id="review.rehearse", tooltip="Everything in two steps, before a long run"),
+        Binding("m", "modify", "Modify", id="review.modify", tooltip="Change the recipe"),
+    ]  # fmt: skip
+    DEFAULT_CSS = """
+    ReviewScreen VerticalScroll { height: 1fr; padding: 0 1; }
+    ReviewScreen VerticalScroll Line { height: auto; }
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self._starting = False
+
+    def body(self) -> Iterable[Widget]:
+        """One page."""
+        yield Line(self.way(), id="way")
+        with VerticalScroll(can_focus=True):
+            yield Line(id="changed")
+            yield Line("\nlooking at model, data, memory and export ...", id="found")
+            yield Line(id="machine")
+
+    def on_mount(self) -> None:
+        """What is known at once, then what must be looked up."""
+        self.query_one(VerticalScroll).focus()
+        self.query_one("#changed", Line).show(_changed(self.draft))
+        self.run_worker(self._look(), exclusive=True, exit_on_error=False)
+
+    async def _look(self) -> None:
+        resolved = self.draft.resolved()
+        parts = []
+        for name, look in review_words.LOOKS.items():
+            try:
+                parts.append(await in_thread(look, resolved))
+            except (StudioError, OSError) as error:
+                parts.append(Content.assemble((f"{name:<10}", "bold"), (clean(error, 400), "$error"), "\n"))
+            except Exception as error:
+                self.studio.complain(error)
+                parts.append(Content(f"{name:<10}cannot be said: {type(error).__name__}\n"))
+            if not self.is_mounted:
+                return
+            self.query_one("#found", Line).show(Content.assemble("\n", *parts))
+
+    def show(self, snapshot: Snapshot) -> None:
+        """How warm the board is now."""
+        live = snapshot.live
+        text = f"board     {board_text(snapshot.readings, snapshot.sensors_error)}"
+        if live is not None:
+            text += f"\n{live.name} is live; a second run shares the board with it."
+        self.query_one("#machine", Line).show(text)
+
+    def why_not(self, action: str) -> str | None:
+        """Reasons."""
+        if action in ("start", "train", "rehearse") and self._starting:
+            return "It is being started."
+        if action == "next":
+            return "This is the last page: s starts, t only trains, h rehearses."
+        return None
+
+    def action_start(self) -> None:
+        """The whole way."""
+        self._launch(self.draft.resolved(), pipeline.STAGES)
+
+    def action_train(self) -> None:
+        """Only the training."""
+        self._launch(self.draft.resolved(), ("train",))
+
+    def action_rehearse(self) -> None:
+        """Two steps of everything."""
+        self._launch(rehearsal(self.draft), pipeline.STAGES, f"{self.draft.name}-rehearsal")
+
+    def action_modify(self) -> None:
+        """To the recipe."""
+        self.studio.go("recipe", self.draft)
+
+    def _launch(self, resolved: profiles.Resolved, stages: tuple[str, ...], title: str = "") -> None:
+        self._starting = True
+        self.refresh_reasons()
+        self.notify("Starting ...", timeout=2)
+        self.run_worker(self._start(lambda: pipeline.launch(resolved, stages, title)), exit_on_error=False)
+
+    async def _start(self, work: Callable[[], JobFolder]) -> None:
+        try:
+            job: Any = await in_thread(work)
+        except (StudioError, OSError) as error:
+            self.complain(error)
+            return
+        except Exception as error:
+            self.complain(error)
+            return
+        finally:
+            self._starting = False
+            self.refresh_reasons()
+        self.studio.action_home()
+        self.studio.open_run(job)
+        self.studio.watcher.hurry()
+
+
+def rehearsal(draft: Draft) -> profiles.Resolved:
+    """The same fine-tune in two steps: every later step meets what it will meet, in a minute or two."""
+    short = {"train.steps": 2, "train.eval_every": 1, "train.checkpoint_every": 1, "proof.tokens": 64}
+    return Draft(draft.name, draft.text, draft.where, draft.folder, {**draft.changes, **short}).resolved()
+
+
+def _changed(draft: Draft) -> Content:
+    resolved = draft.resolved()
+    profile = resolved.profile
+    parts: list[Any] = []
+    if profile.model.trust_remote_code:
+        parts.append(("! Python code that comes with the model will run (model.trust_remote_code).\n", "bold $error"))
+    if profile.serve.host not in ("127.0.0.1", "::1", "localhost"):
+        parts.append((f"! The server will listen on {clean(profile.serve.host, 60)}, not only here.\n", "bold $error"))
+    parts.append(("Not default\n", "bold"))
+    for key, (value, origin) in draft.not_default().items():
+        parts += [f"  {key:<26}", (clean(shown(value), 60), "bold"), (f"  {clean(origin, 40)}\n", "dim")]
+    return Content.assemble(*parts)
+
+
+SCREEN = ReviewScreen

@@ -1,0 +1,264 @@
+"""Training: live panes for loss, tokens/s and temperature, numbers beside every graph, last events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widget import Widget
+
+from bc250studio.errors import clean
+from bc250studio.jobs import JobFolder, control
+from bc250studio.ui.follow import RunView
+from bc250studio.ui.numbers import bar, duration, number
+from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.screens.confirm import AskText, Confirm
+from bc250studio.ui.watch import Snapshot
+from bc250studio.ui.widgets import panes
+from bc250studio.ui.widgets.chart import Chart
+from bc250studio.ui.widgets.line import Line
+from bc250studio.ui.words import verdict_text
+
+
+class TrainingScreen(StudioScreen[None]):
+    """One run, live or finished; ``q`` leaves it running."""
+
+    place = "Run"
+    changes_things = frozenset({"pause", "checkpoint", "stop", "note", "export", "go_on"})
+    BINDINGS = [
+        Binding("p", "pause", "Pause", id="run.pause", tooltip="Pause between two steps, or go on"),
+        Binding("k", "checkpoint", "Save", id="run.checkpoint", tooltip="Write a checkpoint now"),
+        Binding("s", "stop", "Stop", id="run.stop", tooltip="Finish the step, save, end (asks first)"),
+        Binding("e", "export", "Export", id="run.export", tooltip="Export, serve, prove: the visible steps"),
+        Binding("c", "chat", "Chat", id="run.chat", tooltip="Chat with base and tuned model"),
+        Binding("z", "zoom", "Zoom", id="run.zoom", tooltip="One chart over the whole screen; scrub, overlay"),
+        Binding("i", "details", "Info", id="run.details", tooltip="Frozen profile, events, files, results"),
+        Binding("l", "log", "Log", show=False, id="run.log", tooltip="The run's own logs"),
+        Binding("g", "note", "Note", show=False, id="run.note", tooltip="Write a note into the run's events"),
+        Binding("u", "go_on", "Resume", show=False, id="run.resume", tooltip="Go on with a stopped, failed or lost run"),
+    ]  # fmt: skip
+    DEFAULT_CSS = """
+    TrainingScreen #progress { height: 2; padding: 0 1; }
+    TrainingScreen .row { height: 1fr; min-height: 4; }
+    TrainingScreen .pane { width: 1fr; height: 1fr; padding: 0 1; }
+    TrainingScreen .pane Line { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    TrainingScreen #figures { height: 1fr; }
+    TrainingScreen #events { height: 5; padding: 0 1; border-top: solid $panel; text-wrap: nowrap;
+        text-overflow: ellipsis; }
+    TrainingScreen.-high #events { height: 10; }
+    TrainingScreen .only-huge { display: none; }
+    TrainingScreen.-huge .only-huge { display: block; }
+    """
+
+    def __init__(self, job: JobFolder) -> None:
+        super().__init__()
+        self.job = job
+        self.place = clean(job.name, 44)
+
+    def body(self) -> Iterable[Widget]:
+        """Two rows of two panes (three at 140 columns), events below."""
+        plain = self.studio.machine.ui.ascii
+        yield Line(id="progress")
+        with Horizontal(classes="row"):
+            with Vertical(classes="pane"):
+                yield Line("loss", id="loss-text")
+                yield Chart(id="loss", empty="no step yet", ascii_only=plain)
+            with Vertical(classes="pane"):
+                yield Line("tokens/s", id="rate-text")
+                yield Chart(id="rate", empty="no step yet", ascii_only=plain)
+            with Vertical(classes="pane only-huge"):
+                yield Line("gradient norm", id="grad-text")
+                yield Chart(id="grad", empty="no step yet", ascii_only=plain)
+        with Horizontal(classes="row"):
+            with Vertical(classes="pane"):
+                yield Line("temperature", id="temp-text")
+                yield Chart(id="temp", empty="waiting for the sensors", ascii_only=plain)
+            with Vertical(classes="pane"):
+                yield Line("numbers", id="numbers-title")
+                yield Line(id="figures")
+            with Vertical(classes="pane only-huge"):
+                yield Line("memory", id="memory-text")
+                yield Chart(id="memory", empty="no step yet", ascii_only=plain)
+        yield Line(id="events")
+
+    def on_screen_resume(self) -> None:
+        """Follow this run again after others were looked at."""
+        self.studio.watcher.follow(self.job)
+        super().on_screen_resume()
+
+    @property
+    def run(self) -> RunView | None:
+        """The newest view of this run, None before the first."""
+        view = self.studio.snapshot.run
+        return view if view is not None and view.job.path == self.job.path else None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Assign; every widget draws only what changed."""
+        run = self.run
+        if run is None:
+            return
+        plain = self.studio.machine.ui.ascii
+        self.query_one("#progress", Line).show(_progress(run, self.size.width, plain))
+        total = panes.total_steps(run)
+        for name, pane in panes.PANES.items():
+            drawn = pane(run)
+            self.query_one(f"#{name}-text", Line).show(drawn.numbers)
+            by_step = total if name != "temp" else None
+            self.query_one(f"#{name}", Chart).show(drawn.traces, drawn.limits, by_step, empty=drawn.empty)
+        self.query_one("#numbers-title", Line).show(panes.number_title(run))
+        self.query_one("#figures", Line).show(panes.figures(run))
+        height = 10 if self.has_class("-high") else 4
+        self.query_one("#events", Line).show(events_text(run, height))
+
+    # Verbs
+
+    def why_not(self, action: str) -> str | None:
+        """Reasons."""
+        run = self.run
+        if run is None:
+            return "The run has not been read yet." if action != "back" else None
+        live = run.standing.live
+        if action in ("pause", "checkpoint", "stop"):
+            if not live:
+                return f"The run is not live; it is {run.standing.verdict}."
+            if action != "stop" and run.state.get("stage") not in (None, "train"):
+                return f"The run is {run.standing.phase}; this works while it trains."
+        if action == "chat" and not run.server:
+            return "Nothing is served yet; press e to export and serve."
+        if action == "go_on" and (live or run.standing.verdict == "done"):
+            return "There is nothing to resume."
+        return None
+
+    async def _ask(self, verb: str, said: str) -> None:
+        from bc250studio.ui.background import in_thread
+
+        try:
+            await in_thread(control.ask, self.job, verb)
+        except OSError as error:
+            self.complain(error)
+            return
+        self.notify(said)
+        self.studio.watcher.hurry()
+
+    async def action_pause(self) -> None:
+        """Pause or go on."""
+        run = self.run
+        if run is not None and run.standing.phase == "paused":
+            await self._ask("resume", "Asked the run to go on.")
+        else:
+            await self._ask("pause", "Asked the run to pause after this step.")
+
+    async def action_checkpoint(self) -> None:
+        """A checkpoint between two steps."""
+        await self._ask("checkpoint", "Asked for a checkpoint after this step.")
+
+    def action_stop(self) -> None:
+        """Stop, after a question."""
+
+        async def answered(yes: bool | None) -> None:
+            if yes:
+                await self._ask("stop", "Asked the run to finish its step, save and end.")
+
+        self.app.push_screen(
+            Confirm(
+                f"Stop {self.job.name}?",
+                "It finishes the step, saves a checkpoint and ends. Resume with u, or export what is there with e.",
+                yes="Stop it",
+                no="Let it run",
+            ),
+            answered,
+        )
+
+    def action_note(self) -> None:
+        """A line for later, kept with the run."""
+
+        def written(text: str | None) -> None:
+            if text and text.strip():
+                self.job.event("note", text.strip())
+                self.studio.watcher.hurry()
+
+        self.app.push_screen(AskText("Note for this run"), written)
+
+    async def action_go_on(self) -> None:
+        """Resume a run that ended early."""
+        from bc250studio import pipeline
+        from bc250studio.ui.background import in_thread
+
+        run = self.run
+        stages = (run.state.get("stages") if run else None) or pipeline.STAGES
+        self.notify("Going on ...")
+        if await self.attempt(lambda: in_thread(pipeline.go_on, self.job, stages)) is None:
+            self.studio.watcher.hurry()
+
+    def action_export(self) -> None:
+        """Steps; starts them when nobody works on the run."""
+        self.studio.go("steps", self.job, True)
+
+    def action_chat(self) -> None:
+        """Chat."""
+        self.studio.go("chat", self.job)
+
+    def action_zoom(self) -> None:
+        """One chart."""
+        self.studio.go("zoom", self.job)
+
+    def action_details(self) -> None:
+        """Everything the folder holds."""
+        self.studio.go("details", self.job)
+
+    def action_log(self) -> None:
+        """The run's newest log."""
+        logs = sorted((self.job.path / "logs").glob("*.log"), key=lambda f: f.stat().st_mtime, reverse=True)
+        if logs:
+            self.studio.go("log", logs[0])
+        else:
+            self.notify("This run has written no log yet.")
+
+
+def _progress(run: RunView, width: int, ascii_only: bool) -> Any:
+    state = run.state
+    verdict = run.standing.verdict
+    style = (
+        "bold $error" if verdict in ("failed", "stuck") else "bold $warning" if verdict == "lost" else "bold $primary"
+    )
+    head: list[Any] = [(verdict_text(run.standing), style)]
+    if run.state.get("error") and verdict != "live":
+        return Content.assemble(*head, "  ", (clean(run.state["error"], 200), ""))
+    steps, step = state.get("steps"), state.get("step")
+    if isinstance(steps, int) and isinstance(step, int) and steps > 0:
+        head.append(f"  step {step}/{steps}")
+        if state.get("epoch") is not None:
+            head.append(f" · epoch {number(state['epoch'])}")
+        if verdict == "live" and state.get("stage") in (None, "train"):
+            head.append(f" · ETA {duration(state.get('eta_s'))}")
+        if state.get("device"):
+            head.append(f" · {clean(state['device'], 30)}")
+        second = f"{bar(step / steps, max(10, width - 9), ascii_only)} {100 * step / steps:3.0f} %"
+    else:
+        second = ""
+    if verdict == "live" and state.get("stage") not in (None, "train"):
+        done, total = state.get("stage_done"), state.get("stage_total")
+        share = f" {100 * (done or 0) / total:.0f} %" if total else ""
+        second = f"{clean(state.get('stage') or '', 20)}: {clean(state.get('stage_text') or '', 100)}{share}"
+    elif verdict == "live" and not second:
+        second = clean(state.get("stage_text") or "", 120)
+    return Content.assemble(*head, "\n", second)
+
+
+def events_text(run: RunView, count: int) -> str:
+    """The last events, one a line, with their time of day."""
+    import time
+
+    lines = []
+    for event in run.events[-count:]:
+        t = event.get("t")
+        clock = time.strftime("%H:%M:%S", time.localtime(t)) if isinstance(t, (int, float)) else "        "
+        text = clean(event.get("text") or event.get("event") or "", 300).replace("\n", " ")
+        lines.append(f"{clock} {text}")
+    return "\n".join(lines)
+
+
+SCREEN = TrainingScreen

@@ -1,0 +1,91 @@
+"""What the four screens of "New fine-tune" share: the draft, the way marks, next, back, save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.binding import Binding
+from textual.content import Content
+
+from bc250studio.errors import BadInput
+from bc250studio.ui.draft import Draft
+from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.screens.confirm import AskText
+
+WAY = ("model", "dataset", "recipe", "review")
+
+
+class WizardScreen(StudioScreen[None]):
+    """F3 back, F4 next, F6 saves the draft as a profile at any point. Function keys, because letters are typed."""
+
+    step = "model"
+    BINDINGS = [
+        Binding("f3", "back", "Back", id="wizard.back", tooltip="The question before; nothing typed is lost"),
+        Binding("f4", "next", "Next", id="wizard.next", tooltip="The next question"),
+        Binding("f6", "save", "Save profile", id="wizard.save", tooltip="Keep this as a profile of yours"),
+    ]
+    DEFAULT_CSS = """
+    WizardScreen #way { height: 1; padding: 0 1; }
+    WizardScreen Input { height: 1; border: none; padding: 0 1; background: $surface; }
+    WizardScreen Input:focus { background: $boost; text-style: bold; }
+    WizardScreen #said { height: auto; max-height: 4; padding: 0 1; }
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__()
+        self.draft = draft
+        self.place = f"New fine-tune ▸ {self.step}"
+
+    def way(self) -> Content:
+        """Where we are on the way."""
+        parts: list[Any] = []
+        for i, name in enumerate(WAY):
+            parts += [(f" {i + 1} {name} ", "reverse bold" if name == self.step else "dim"), "─" if i < 3 else ""]
+        parts.append((f"   {self.draft.name}", "dim"))
+        return Content.assemble(*parts)
+
+    def take(self) -> None:
+        """Bring what was typed into the draft.
+
+        Raises:
+            BadInput: something does not fit.
+        """
+
+    def action_back(self) -> None:
+        """Keep what was typed even when it does not fit yet."""
+        try:
+            self.take()
+        except BadInput:
+            pass
+        super().action_back()
+
+    def action_next(self) -> None:
+        """On, when what was typed fits."""
+        try:
+            self.take()
+        except BadInput as error:
+            self.complain(error)
+            return
+        following = WAY.index(self.step) + 1
+        if following < len(WAY):
+            self.studio.go(WAY[following], self.draft)
+
+    def action_save(self) -> None:
+        """Ask for a name, write the profile."""
+        try:
+            self.take()
+        except BadInput as error:
+            self.complain(error)
+            return
+
+        def named(name: str | None) -> None:
+            if name is None:
+                return
+            try:
+                file = self.draft.save(name)
+            except (BadInput, OSError) as error:
+                self.complain(error)
+            else:
+                self.notify(f"Saved: {file}", markup=False)
+
+        self.app.push_screen(AskText("Save as a profile named", self.draft.name), named)

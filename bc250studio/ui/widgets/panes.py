@@ -1,0 +1,159 @@
+"""What each pane of the training screen says: curves, limits, and the numbers beside them.
+
+Pure functions of a :class:`RunView`; a value that was not measured is n/a with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from bc250studio.ui.follow import RunView, reading_text, trusted
+from bc250studio.ui.numbers import NA, duration, finite, fixed, number
+from bc250studio.ui.widgets.braille import Limit, Trace, points
+
+
+@dataclass(frozen=True)
+class Pane:
+    """A title with numbers, and what to draw below it."""
+
+    numbers: Content
+    traces: tuple[Trace, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    empty: str = "no values yet"
+
+
+def _title(name: str, *parts: str) -> Content:
+    return Content.assemble((name, "bold"), "  ", " · ".join(part for part in parts if part))
+
+
+def total_steps(run: RunView) -> float | None:
+    """Planned steps, when known."""
+    return finite(run.state.get("steps"))
+
+
+def loss(run: RunView) -> Pane:
+    """Raw, smoothed, evaluations."""
+    last = run.latest
+    best = run.best_eval
+    parts = [
+        fixed(last.get("loss")),
+        f"smoothed {fixed(last.get('loss_ema'))}",
+        f"best eval {fixed(best)}" if best is not None else "",
+    ]
+    traces = (
+        Trace(run.curves.get("loss", ()), "earlier"),
+        Trace(run.curves.get("loss_ema", ()), "main"),
+        Trace(points(run.evaluations), "mark", points=True),
+    )
+    return Pane(_title("loss", *parts), traces, empty=_no_step(run))
+
+
+def rate(run: RunView) -> Pane:
+    """Real tokens a second; all positions beside it."""
+    last = run.latest
+    parts = [f"{number(last.get('real_tokens_per_s'))} real", f"{number(last.get('all_positions_per_s'))} positions"]
+    traces = (
+        Trace(run.curves.get("all_positions_per_s", ()), "earlier"),
+        Trace(run.curves.get("real_tokens_per_s", ()), "second"),
+    )
+    return Pane(_title("tokens/s", *parts), traces, empty=_no_step(run))
+
+
+def temperature(run: RunView) -> Pane:
+    """The GPU's edge temperature; the CPU's where there is no GPU sensor, and called so."""
+    gpu, cpu = run.curves.get("gpu_temp_c", ()), run.curves.get("cpu_temp_c", ())
+    limits = []
+    thermal = run.resolved.profile.thermal if run.resolved else None
+    for key, name in (("pause_at_c", "pause"), ("throttle_c", "throttle")):
+        value = finite(run.state.get(key)) or (finite(getattr(thermal, key, None)) if thermal else None)
+        if value is not None:
+            limits.append(Limit(value, f"{name} {value:.0f}"))
+    throttle = trusted(run.readings.get("gpu_throttle_c"))
+    if throttle is not None:
+        limits.append(Limit(throttle, f"throttle {throttle:.0f}"))
+    curve, name, key = (gpu, "GPU", "gpu_temp_c") if gpu else (cpu, "CPU", "cpu_temp_c")
+    if curve:
+        peak = max(b.high for b in curve)
+        now = trusted(run.readings.get(key))
+        text = f"{now:.0f} °C" if now is not None else reading_text(run.readings, key)
+        parts = [f"{name} {text}", f"peak {peak:.0f}", f"paused {duration(run.paused_s)}" if run.paused_s >= 1 else ""]
+        return Pane(_title("temperature", *parts), (Trace(curve, "mark"),), tuple(limits))
+    why = "no board readings yet"
+    if run.readings:
+        why = "GPU " + reading_text(run.readings, "gpu_temp_c") + "; CPU " + reading_text(run.readings, "cpu_temp_c")
+    elif not run.standing.live:
+        why = "n/a: this run has no board readings"
+    return Pane(_title("temperature", NA), empty=why)
+
+
+def gradient(run: RunView) -> Pane:
+    """Norm of the gradient before clipping."""
+    return Pane(
+        _title("gradient norm", number(run.latest.get("grad_norm"))),
+        (Trace(run.curves.get("grad_norm", ()), "main"),),
+        empty=_no_step(run),
+    )
+
+
+def memory(run: RunView) -> Pane:
+    """Device memory of the trainer against its budget."""
+    budget = run.resolved.profile.train.memory_budget_gib if run.resolved else None
+    limits = (Limit(budget, f"budget {budget:g}"),) if budget else ()
+    return Pane(
+        _title("memory", f"{number(run.latest.get('memory_gib'))} GiB", f"budget {budget:g}" if budget else ""),
+        (Trace(run.curves.get("memory_gib", ()), "second"),),
+        limits,
+        empty=_no_step(run),
+    )
+
+
+PANES: dict[str, Callable[[RunView], Pane]] = {
+    "loss": loss,
+    "rate": rate,
+    "temp": temperature,
+    "grad": gradient,
+    "memory": memory,
+}
+
+
+def number_title(run: RunView) -> Content:
+    """The title of the pane without a chart: how old the board's news is."""
+    if run.board_t is None:
+        return _title("board", "no readings yet" if run.standing.live else "no readings in this run")
+    age = run.t - run.board_t
+    return _title("board", f"stale, {duration(age)} old" if run.standing.live and age > 5 else "")
+
+
+def figures(run: RunView) -> Content:
+    """Power, memory, learning rate, gradient norm, skipped steps, kernels, one a line."""
+    last, state = run.latest, run.state
+    budget = run.resolved.profile.train.memory_budget_gib if run.resolved else None
+    power = reading_text(run.readings, "gpu_power_w")
+    if run.mean_power_w is not None:
+        power += f", mean {run.mean_power_w:.0f} W"
+    memory_text = f"{number(last.get('memory_gib'))} GiB" + (f" of {budget:g}" if budget else "")
+    free = trusted(run.readings.get("mem_available_mib"))
+    if free is not None:
+        memory_text += f", {free / 1024:.1f} GiB free"
+    rows = [
+        ("memory", memory_text),
+        ("power", power),
+        ("clock", reading_text(run.readings, "gpu_clock_mhz")),
+        ("fan", reading_text(run.readings, "fan_rpm")),
+        ("rate", f"{number(last.get('lr'))} learning, gradient {number(last.get('grad_norm'))}"),
+        ("steps", f"{number(last.get('step_s'))} s each, {int(finite(state.get('skipped')) or 0)} skipped"),
+        ("kernels", str(state.get("kernels") or state.get("library") or "stock")),
+    ]
+    parts: list[object] = []
+    for name, text in rows:
+        parts += [(f"{name:<8}", "dim"), f"{text}\n"]
+    return Content.assemble(*parts)  # type: ignore[arg-type]
+
+
+def _no_step(run: RunView) -> str:
+    if run.standing.live:
+        return "no step yet"
+    return "this run made no step"

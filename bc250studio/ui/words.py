@@ -1,0 +1,41 @@
+"""Words and glyphs for how things stand; colour is never the only sign."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bc250studio.errors import clean
+from bc250studio.jobs import Standing
+from bc250studio.ui.numbers import duration
+
+GLYPHS = {
+    "live": "▶", "done": "✓", "failed": "✗", "stopped": "■", "lost": "?", "machine restarted": "?",
+    "stuck": "!", "created": "·", "passed": "✓", "running": "▶", "waiting": "·",
+}  # fmt: skip
+STYLES = {
+    "live": "$primary", "running": "$primary", "done": "$success", "passed": "$success", "failed": "$error",
+    "stuck": "$error", "lost": "$warning", "machine restarted": "$warning", "stopped": "$warning",
+}  # fmt: skip
+STALE_S = 5.0
+
+
+def verdict_text(standing: Standing) -> str:
+    """Glyph and word, with the age of the news when it is old."""
+    word = standing.phase if standing.verdict == "live" else standing.verdict
+    text = f"{GLYPHS.get(standing.verdict, '·')} {word}"
+    if standing.live and standing.age_s > STALE_S:
+        text += f" (news {duration(standing.age_s)} old)"
+    return text
+
+
+def short_base(base: object) -> str:
+    """A model's name without where it lies."""
+    return clean(str(base or "").rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:"), 40)
+
+
+def stage_note(name: str, record: Mapping[str, Any]) -> str:
+    """The result of a finished stage in one line."""
+    from bc250studio.ui.stage_words import NOTES
+
+    return NOTES[name](record) if name in NOTES and record else ""

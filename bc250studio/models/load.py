@@ -66,7 +66,9 @@ def choose_device(wanted: str) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            raise BadInput(f"model.device = {wanted!r}, but this Python's torch sees {count} GPUs; see bc250studio doctor.")
+            raise BadInput(
+                f"model.device = {wanted!r}, but this Python's torch sees {count} GPUs; see bc250studio doctor."
+            )
     return device
 
 
@@ -117,11 +119,27 @@ def load_served(
     """
     if source.gguf is not None and Path(source.gguf).resolve() == Path(gguf).resolve() and _gguf_only(source):
         return load(source, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    from bc250studio.models import served_weights
-
     model = _from_pretrained(source, "sdpa", trust_remote_code)
-    served_weights.fill(model, gguf)
+    _fill(model, gguf)
     return _settle(model, dtype, torch.device(device), gguf.name)
+
+
+@torch.no_grad()
+def _fill(model: Any, gguf: Path) -> None:
+    """Overwrite every weight of ``model`` with the one in ``gguf``."""
+    from bc250studio.models.gguf_file import GgufFile
+    from bc250studio.models.gguf_map import read_model
+
+    parameters = dict(model.named_parameters())  # a tied output layer is listed once, as the embedding
+    with GgufFile(gguf) as file:
+        for name, array in read_model(file, parameters):
+            parameter = parameters[name]
+            if tuple(array.shape) != tuple(parameter.shape):
+                raise BadInput(
+                    f"{clean(gguf)} has another shape of {clean(name, 120)} ({list(array.shape)}) than the model "
+                    f"({list(parameter.shape)}); it is the file of another model."
+                )
+            parameter.data = torch.from_numpy(array)
 
 
 def _gguf_only(source: Source) -> bool:

@@ -67,7 +67,9 @@ def why_not_packed(parts: Parts, rows: Any, way: str, sizes: layouts.Sizes) -> s
         parts.attend_with(attention.register())
         trial = layouts.choose(sample.lengths, max(sizes.tokens, int(sample.lengths.sum()) + 1), sizes.kind)
         feed = Feed(sample, trial, way, 64)
-        batches = [feed.batch(p).to(parts.head.weight.device) for p in layouts.pack(np.arange(2), sample.lengths, trial)]
+        batches = [
+            feed.batch(p).to(parts.head.weight.device) for p in layouts.pack(np.arange(2), sample.lengths, trial)
+        ]
         if len(batches) != 1:
             return "two short rows did not fit one pass"
         together = float(forward_loss(parts.body, parts.head, batches[0], 64))

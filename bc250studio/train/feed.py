@@ -111,7 +111,15 @@ class Feed:
         elif self.way == "varlen":
             self._borders(segments, lengths, prefix, width, fixed)
         return self._finish(
-            ids[None], positions[None], segments, None, sources, targets, plan.layout, width, sum(e - s for s, e in rows)
+            ids[None],
+            positions[None],
+            segments,
+            None,
+            sources,
+            targets,
+            plan.layout,
+            width,
+            sum(e - s for s, e in rows),
         )
 
     def _slots(self, plan: layouts.Pass, starts: list[int], own: tuple[int, ...], used: int) -> Slots:

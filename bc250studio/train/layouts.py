@@ -80,7 +80,7 @@ def ladder(tokens: int) -> tuple[int, ...]:
     base = low[-1] if low else 0
     step = max(-(-(tokens - base) // room // 64) * 64, 64)
     high = list(range(base + step, tokens, step))
-    return tuple([*low, *high][: MOST_RUNGS - 1] + [tokens])
+    return (*[*low, *high][: MOST_RUNGS - 1], tokens)
 
 
 def choose(lengths: np.ndarray, tokens: int, kind: str, prefix: int = 0, seed: int = 0) -> Sizes:

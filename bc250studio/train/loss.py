@@ -73,7 +73,13 @@ def padded(count: int, chunk: int) -> int:
 
 @torch.no_grad()
 def chunked_cross_entropy(
-    hidden: Tensor, head: Head, targets: Tensor, counted: Tensor, chunk: int, gradient: Tensor | None, factor: float = 1.0
+    hidden: Tensor,
+    head: Head,
+    targets: Tensor,
+    counted: Tensor,
+    chunk: int,
+    gradient: Tensor | None,
+    factor: float = 1.0,
 ) -> Tensor:
     """Sum of the cross-entropies, an fp32 scalar on the device.
 

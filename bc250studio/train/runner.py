@@ -1,0 +1,308 @@
+"""The training process: ``python -m bc250studio.train.runner JOBDIR``.
+
+Load, prepare, train, evaluate, save, in that order; everything the loop itself does is in engine.py. Between
+two steps it answers requests (pause, resume, stop, checkpoint), lets the thermal gate rest, evaluates and saves.
+The outcome goes to ``checkpoints/result.json``, where the train stage reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bc250studio import data, paths
+from bc250studio.board import presets, thermal
+from bc250studio.errors import BadInput, StudioError, clean
+from bc250studio.jobs import JobFolder, control
+from bc250studio.models import find, load
+from bc250studio.train import checkpoints
+from bc250studio.train.engine import Step, Trainer
+from bc250studio.train.journal import Journal, memory_gib
+
+RESULT = "result.json"
+
+
+class Run:
+    """One training process over one job folder."""
+
+    def __init__(self, job: JobFolder) -> None:
+        self.job = job
+        self.resolved = job.profile()
+        self.profile = self.resolved.profile
+        self.folder = job.path / "checkpoints"
+        self.device = load.choose_device(self.profile.model.device)
+        self.journal = Journal(job, self.device)
+        self.stop = False
+        self.paused = False
+        self.best: dict[str, Any] = {}
+        self.eval_loss: float | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        """Train to the end; the record of the stage."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stop", True))
+        profile, journal = self.profile, self.journal
+        torch.manual_seed(profile.train.seed)
+        dtype = load.choose_dtype(profile.model.precision, self.device)
+        source = find.find(profile.model.base, profile.model.revision)
+
+        journal.phase("preparing", f"Reading and tokenising {clean(profile.data.path, 200)}.")
+        self.prepared = data.prepare(profile, source)
+
+        journal.phase(
+            "loading", f"Loading {clean(source.name)} as {str(dtype).removeprefix('torch.')} on {self.device}."
+        )
+        model = load.load(source, dtype=dtype, device=self.device, trust_remote_code=profile.model.trust_remote_code)
+        if model.conversion.vanished or dtype is torch.float16:
+            journal.note(model.conversion.sentence(dtype))
+        self.trainer = trainer = Trainer(
+            model,
+            self.prepared.train,
+            profile.train,
+            profile.adapter,
+            start_from=start_from(profile.adapter.start_from),
+            note=journal.note,
+        )
+        self.base_name = profile.model.base
+        self.belongs_to = checkpoints.identity(profile, self.prepared.digest)
+        before, eval_tokens = self._begin_or_go_on()
+
+        gate = thermal.Gate(
+            self.job,
+            profile.thermal,
+            thermal.limits(profile.thermal, presets.detect()),
+            asked_to_stop=self._asked_to_stop,
+        )
+        gate.before_start()
+        journal.phase("training", f"Training {len(trainer.plan):,} steps.", step=trainer.done, steps=len(trainer.plan))
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        for step in trainer.steps():
+            journal.step(step, eval_loss=self.eval_loss, best_eval_loss=self.best.get("loss"), device=str(self.device))
+            if step.skipped:
+                self.job.event("warning", f"Step {step.number} overflowed in fp16 and was skipped.", step=step.number)
+            self._between(step, gate)
+            if self.stop or self._patience_is_over():
+                break
+        return self._finish(before, eval_tokens, gate)
+
+    # -- before, between, after --------------------------------------------------------------------------------
+
+    def _begin_or_go_on(self) -> tuple[float | None, int]:
+        found = checkpoints.whole(self.folder)
+        if found:
+            last = found[-1]
+            checkpoints.restore(self.trainer, last, self.belongs_to)
+            self.best = dict(last.state.get("best") or {})
+            self.eval_loss = last.state.get("eval_loss")
+            self.journal.loss_ema = last.state.get("loss_ema")
+            self.job.event("resumed", f"Went on from the checkpoint of step {last.step}.", step=last.step)
+            return last.state.get("eval_loss_before"), int(last.state.get("eval_tokens") or 0)
+        if not len(self.prepared.evaluation):
+            self.journal.note("No rows are kept for evaluation; only the training loss will be known.")
+            return None, 0
+        self.journal.phase("evaluating", "Measuring the loss on held-out rows before training.")
+        loss, tokens = self.trainer.evaluate(self.prepared.evaluation)
+        self.job.event("evaluation", f"Held-out loss before training: {loss:.4f}.", loss=loss, step=0, tokens=tokens)
+        self._before, self._tokens = loss, tokens
+        self.eval_loss = loss
+        return loss, tokens
+
+    def _between(self, step: Step, gate: thermal.Gate) -> None:
+        train, last = self.profile.train, step.number == step.of
+        if train.eval_every and step.number % train.eval_every == 0 and not last and len(self.prepared.evaluation):
+            self._evaluate(step.number)
+        if train.checkpoint_every and step.number % train.checkpoint_every == 0 and not last:
+            self._save()
+        self._answer()
+        while self.paused and not self.stop:
+            time.sleep(0.2)
+            self.job.write_state(phase="paused")
+            self._answer()
+        if not self.stop and not last:
+            gate.between_steps(checkpoint=self._save)
+
+    def _asked_to_stop(self) -> bool:
+        self._answer()
+        return self.stop
+
+    def _answer(self) -> None:
+        """Requests in ``control/``."""
+        for request in control.take(self.job):
+            verb = request["verb"]
+            if verb == "stop":
+                self.stop = True
+            elif verb == "pause" and not self.paused:
+                self.paused = True
+                self._save()
+                self.job.write_state(phase="paused")
+                self.job.event("paused", "Paused as asked; a checkpoint is written.", reason="asked")
+            elif verb == "resume" and self.paused:
+                self.paused = False
+                self.job.write_state(phase="training")
+                self.job.event("resumed", "Went on as asked.", reason="asked")
+            elif verb == "checkpoint":
+                self._save()
+            elif verb == "note":
+                self.job.event("note", clean(request.get("text", ""), 500))
+
+    def _evaluate(self, step: int) -> float:
+        self.journal.phase("evaluating", f"Measuring the held-out loss after step {step}.")
+        loss, tokens = self.trainer.evaluate(self.prepared.evaluation)
+        self.eval_loss = loss
+        if loss < self.best.get("loss", float("inf")) - self.profile.train.early_stop_min_delta:
+            self.best = {"loss": loss, "step": step, "since": 0}
+            if self.profile.train.early_stop_patience:
+                self._save()
+                self.best["checkpoint"] = f"step-{self.trainer.done:06d}"
+        else:
+            self.best["since"] = int(self.best.get("since", 0)) + 1
+        self.job.event(
+            "evaluation", f"Held-out loss after step {step}: {loss:.4f}.", loss=loss, step=step, tokens=tokens
+        )
+        self.job.write_state(phase="training", eval_loss=loss, best_eval_loss=self.best.get("loss"))
+        return loss
+
+    def _patience_is_over(self) -> bool:
+        patience = self.profile.train.early_stop_patience
+        if not patience or int(self.best.get("since", 0)) < patience:
+            return False
+        self.job.event("note", f"Stopped early: {patience} evaluations without a better loss.", best=self.best)
+        return True
+
+    def _save(self) -> None:
+        started = time.perf_counter()
+        self.job.write_state(phase="saving")
+        path = checkpoints.write(
+            self.trainer,
+            self.folder,
+            self.base_name,
+            self.belongs_to,
+            {
+                "best": self.best,
+                "eval_loss": self.eval_loss,
+                "eval_loss_before": getattr(self, "_before", None),
+                "eval_tokens": getattr(self, "_tokens", 0),
+                "loss_ema": self.journal.loss_ema,
+            },
+        )
+        checkpoints.prune(self.folder, self.profile.train.keep_checkpoints, self.best.get("checkpoint"))
+        size = sum(f.stat().st_size for f in path.iterdir())
+        self.job.write_state(phase="training")
+        self.job.event(
+            "checkpoint",
+            f"Checkpoint of step {self.trainer.done}: {size / 2**20:.1f} MiB in {time.perf_counter() - started:.1f} s.",
+            step=self.trainer.done,
+            size_bytes=size,
+        )
+
+    def _finish(self, before: float | None, eval_tokens: int, gate: thermal.Gate) -> dict[str, Any]:
+        trainer, journal = self.trainer, self.journal
+        if self.stop and trainer.done < len(trainer.plan):
+            self._save()
+            self.job.event("stopped", f"Stopped as asked after step {trainer.done}; a checkpoint is written.")
+            return {"verdict": "stopped", "steps": trainer.done, "outputs": {}}
+        after = None
+        if len(self.prepared.evaluation):
+            after = self._evaluate(trainer.done)
+        journal.phase("saving", "Writing the result.")
+        final = checkpoints.write(
+            trainer,
+            self.folder,
+            self.base_name,
+            self.belongs_to,
+            {"best": self.best, "eval_loss": after},
+            checkpoints.FINAL,
+        )
+        key = "model" if trainer.full else "adapter"
+        return {
+            "verdict": "done",
+            "outputs": {key: f"checkpoints/{final.name}"},
+            "eval_loss_before": before,
+            "eval_loss_after": after,
+            "eval_tokens": eval_tokens,
+            "steps": trainer.done,
+            "rates": journal.rates(),
+            "peak_memory_gib": round(memory_gib(self.device), 3),
+            "device": device_name(self.device),
+            "train_seconds": round(journal.seconds, 3),
+            "skipped": journal.skipped,
+            "trainable": trainer.flat.count,
+            "thermal": gate.summary(),
+            "data_digest": self.prepared.digest,
+            "versions": versions(),
+        }
+
+
+def start_from(reference: str | None) -> Path | None:
+    """The PEFT folder that ``adapter.start_from`` means: a folder, or a run's final adapter.
+
+    Raises:
+        BadInput: neither.
+    """
+    if reference is None:
+        return None
+    path = Path(reference).expanduser()
+    if (path / "adapter_config.json").is_file():
+        return path
+    from bc250studio.jobs import find as find_job
+
+    found = find_job(reference).path / "checkpoints" / checkpoints.FINAL
+    if (found / "adapter_config.json").is_file():
+        return found
+    raise BadInput(
+        f"adapter.start_from = {clean(reference, 200)!r} holds no adapter_config.json and is no finished run."
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """For a reader: the GPU's name, or how many threads the CPU works with."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} ({device})"
+    return f"cpu ({torch.get_num_threads()} threads)"
+
+
+def versions() -> dict[str, str]:
+    """What computed this."""
+    import peft
+    import transformers
+
+    import bc250studio
+
+    return {
+        "bc250studio": bc250studio.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "peft": peft.__version__,
+        "python": sys.version.split()[0],
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0 done or stopped, else the error's; the sentence stands in ``result.json`` and on stderr."""
+    job = JobFolder(Path(arguments[0]).resolve())
+    result = job.path / "checkpoints" / RESULT
+    result.unlink(missing_ok=True)
+    try:
+        record = Run(job)()
+        code = 0
+    except StudioError as error:
+        record, code = {"verdict": "failed", "error": str(error)}, error.exit_code
+    except Exception as error:
+        traceback.print_exc()
+        text = f"Training failed: {type(error).__name__}: {clean(error, 300)}. The traceback is in {job.path / 'logs'}."
+        record, code = {"verdict": "failed", "error": text}, 1
+    if record.get("error"):
+        print(record["error"], file=sys.stderr)
+    paths.write_atomic(result, json.dumps({**record, "exit_code": code}, indent=1))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -44,7 +44,8 @@ def _token_at(encoding: Encoding, position: int, length: int, count: int) -> tup
             if begin >= position:
                 return index, True
         return count, True
-    return token, encoding.token_to_chars(token)[0] == position
+    reach = encoding.token_to_chars(token)
+    return token, reach is None or reach[0] == position
 
 
 def _in_pieces(tokenizer: Tokenizer, example: Example) -> tuple[list[int], list[bool]]:

@@ -245,11 +245,8 @@ def nothing_to_learn(name: str, tally: Tally, token_count: int) -> str:
 def _load(folder: Path, digest: str, mapped: bool = True) -> Prepared | None:
     """What a folder of the cache holds, or None when it is not there or not whole."""
     try:
-        mode = "r" if mapped else None
         parts = {
-            name: Rows(
-                *(np.load(folder / f"{name}-{part}.npy", mmap_mode=mode) for part in ("ids", "labels", "offsets"))
-            )
+            name: Rows(*(_array(folder / f"{name}-{part}.npy", mapped) for part in ("ids", "labels", "offsets")))
             for name in ("train", "evaluation")
         }
         report = json.loads((folder / "report.json").read_text())
@@ -262,6 +259,11 @@ def _load(folder: Path, digest: str, mapped: bool = True) -> Prepared | None:
     return Prepared(
         parts["train"], parts["evaluation"], digest, report, [messages for messages, _ in chats], [t for _, t in chats]
     )
+
+
+def _array(file: Path, mapped: bool) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    return array if mapped else np.array(array)
 
 
 def _keep(temporary: Path, folder: Path) -> None:

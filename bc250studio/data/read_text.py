@@ -17,7 +17,8 @@ def has_paragraphs(head: bytes) -> bool:
 
 def read_text(stream: IO[bytes], paragraphs: bool) -> Iterator[Raw]:
     """Rows as texts; bytes that are not UTF-8 make the row "not UTF-8 text"."""
-    number, begin, parts, size = 0, 1, [], 0
+    parts: list[bytes] = []
+    number, begin, size = 0, 1, 0
     while line := stream.readline(MAX_ROW_BYTES):
         number += 1
         if number == 1:

@@ -25,7 +25,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "input": ("input", "context", "inputs"),
     "output": ("output", "response", "completion", "answer", "target", "outputs"),
     "prompt": ("prompt", "user", "human", "user_prompt", "input", "source", "inputs"),
-    "completion": ("completion", "response", "assistant", "output", "generation", "reply", "target", "chosen_response", "answer"),
+    "completion": ("completion", "response", "assistant", "output", "generation", "reply", "target", "answer"),
     "question": ("question", "query", "problem", "q"),
     "answer": ("answer", "solution", "a", "response", "output", "final_answer"),
     "text": ("text", "content", "document", "body"),
@@ -33,7 +33,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "tools": ("tools", "functions", "available_tools"),
     "history": ("history",),
     "instances": ("instances",),
-}  # fmt: skip
+}
 _NEEDS: dict[str, tuple[str, ...]] = {
     "messages": ("messages",),
     "sharegpt": ("messages",),
@@ -168,11 +168,12 @@ def _told(values: list[Any], format: str, by_hand: dict[str, str], names: Counte
     if format == "auto":
         format = _format_of_slots(by_hand, values)
     columns = {**_columns_for(format, names), **by_hand}
-    if format in ("prompt_completion", "alpaca", "question_answer"):
-        pairs = {"alpaca": ("instruction", "output"), "question_answer": ("question", "answer")}
-        first, second = pairs.get(format, ("prompt", "completion"))
-        columns = {**columns, **{first: columns.get("prompt", columns.get(first, "")), second: columns.get("completion", columns.get(second, ""))}} if by_hand else columns  # fmt: skip
-        columns = {slot: name for slot, name in columns.items() if name}
+    ours = {"prompt_completion": ("prompt", "completion"), "alpaca": ("instruction", "output")}
+    first, second = ours.get(format, ("question", "answer"))
+    if format in _STRUCTURED[2:]:  # prompt and completion are understood for every kind of pair
+        for told, slot in (("prompt", first), ("completion", second)):
+            if told in by_hand and slot not in by_hand:
+                columns[slot] = by_hand[told]
     missing = [slot for slot in _NEEDS[format] if slot not in columns]
     bare = format == "text" and all(isinstance(v, str) for v in values[:50])
     bare = bare or (format in ("messages", "sharegpt") and all(isinstance(v, list) for v in values[:50]))
@@ -270,9 +271,8 @@ def _could_be(value: Any) -> set[str]:
             found.add(kind)
     for format in ("alpaca", "prompt_completion", "question_answer", "text"):
         columns = _columns_for(format, lowered)
-        if format == "alpaca" and "instances" in columns and "instruction" in columns:
-            found.add(format)
-        elif all(slot in columns for slot in _NEEDS[format]):
+        nested = format == "alpaca" and "instances" in columns and "instruction" in columns
+        if nested or all(slot in columns for slot in _NEEDS[format]):
             found.add(format)
     if "role" in lowered and "content" in lowered:
         found.discard("text")

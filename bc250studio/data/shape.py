@@ -15,13 +15,14 @@ from bc250studio.errors import clean
 
 Message = dict[str, Any]
 
-_ROLES = {
-    **dict.fromkeys(("user", "human", "prompter", "question", "customer", "input", "instruction"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatbot", "ai", "chatgpt", "bing", "output", "answer"), "assistant"),
-    **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("function_call", "tool_call", "tool_calls"), "call"),
-    **dict.fromkeys(("tool", "function", "observation", "tool_response", "function_response", "tool_result", "ipython"), "tool"),
-}  # fmt: skip
+_SPEAKERS = {
+    "user": "user human prompter question customer input instruction",
+    "assistant": "assistant gpt model bot chatbot ai chatgpt bing output answer",
+    "system": "system developer",
+    "call": "function_call tool_call tool_calls",
+    "tool": "tool function observation tool_response function_response tool_result ipython",
+}
+_ROLES = {name: role for role, names in _SPEAKERS.items() for name in names.split()}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PLACEHOLDER = re.compile(r"\{\{\s*[A-Za-z_][A-Za-z0-9_ .-]{0,40}\s*\}\}")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.S)
@@ -216,7 +217,13 @@ def _row(value: Any) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
+    names: dict[type, str] = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "true or false",
+        type(None): "nothing",
+    }
     return names.get(type(value), "a number")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from bc250studio.jobs.progress import Progress, silent
 from bc250studio.models.tokenizer import Tokenizer
 from bc250studio.profiles.data import Data
 
-_BATCH_ROWS = 256
+_BATCH_ROWS, _BATCH_CHARACTERS = 256, 1 << 22
 KEPT_EXAMPLES = 1000
 """How many dropped rows, and how many cut ones, are remembered with line and reason."""
 
@@ -47,9 +47,12 @@ class Tally:
     lengths: array[int] = field(default_factory=lambda: array("i"))
     labelled: array[int] = field(default_factory=lambda: array("i"))
     full_lengths: array[int] = field(default_factory=lambda: array("i"))
+    on_drop: Callable[[Raw, str, str], None] | None = None
 
     def drop(self, raw: Raw, reason: str, detail: str = "") -> None:
-        """Count a dropped row."""
+        """Count a dropped row; ``on_drop`` hears of it while the row's value is still there."""
+        if self.on_drop:
+            self.on_drop(raw, reason, detail)
         self.total += 1
         self.dropped += 1
         self.reasons[reason] += 1
@@ -69,13 +72,17 @@ class Tally:
 
 @dataclass(slots=True)
 class Learnt:
-    """One example that is learnt: where it comes from, its ids, and what it says."""
+    """One example that is learnt: where it comes from, its ids, and what it says.
+
+    ``full_length`` is its length in tokens before cutting.
+    """
 
     raw: Raw
     chat: Chat
     example: Example
     ids: list[int]
     labelled: list[bool]
+    full_length: int
 
 
 def walk(
@@ -95,7 +102,7 @@ def walk(
     seen = Seen()
     size = dataset.size_bytes
     batch: list[tuple[Raw, Chat, list[Example]]] = []
-    done = 0
+    waiting_characters = done = 0
 
     def on_bytes(count: int) -> None:
         nonlocal done
@@ -108,22 +115,26 @@ def walk(
             continue
         try:
             chat = shape(raw.value, recognition, system=data.system, use_chosen=data.use_chosen, fill=fill)
-            raw.value = None
             _once(chat, raw, seen, file_numbers)
             if masker is None:
                 tally.learn(raw)
+                if tally.total % 4096 == 0:
+                    progress("Checking rows", done, size)
                 continue
-            batch.append((raw, chat, masker.examples(chat)))
+            examples = masker.examples(chat)
+            batch.append((raw, chat, examples))
+            waiting_characters += sum(len(example.text) for example in examples)
         except Dropped as why:
             tally.drop(raw, why.reason, why.detail)
             continue
-        if len(batch) >= _BATCH_ROWS:
+        if len(batch) >= _BATCH_ROWS or waiting_characters >= _BATCH_CHARACTERS:
             yield from _encoded(batch, tokenizer, data, tally)
             batch.clear()
-            progress(f"Rows prepared: {tally.total:,}", done, size)
+            waiting_characters = 0
+            progress("Preparing rows", done, size)
     if batch:
         yield from _encoded(batch, tokenizer, data, tally)
-    progress(f"Rows prepared: {tally.total:,}", size, size)
+    progress("Preparing rows", size, size)
 
 
 def _category(problem: str) -> str:
@@ -159,7 +170,8 @@ def _encoded(
         for example in examples:
             ids, labelled = next(encoded)
             tally.full_lengths.append(len(ids))
-            if len(ids) > data.max_length:
+            full = len(ids)
+            if full > data.max_length:
                 longest = max(longest, len(ids))
                 if data.overlong == "drop":
                     reason, detail = verdict.TOO_LONG, f"{len(ids)} tokens, max_length is {data.max_length}"
@@ -170,7 +182,7 @@ def _encoded(
             elif not any(labelled):
                 reason, detail = verdict.EMPTY_ANSWER, "no token of it can be learnt"
             if any(labelled):
-                kept.append(Learnt(raw, chat, example, ids, labelled))
+                kept.append(Learnt(raw, chat, example, ids, labelled, full))
         if not kept:
             tally.drop(raw, reason, detail)
             continue

@@ -41,13 +41,20 @@ class StudioApp(App[None]):
         Binding("4", "go_kernels", "Kernels", show=False, id="go.kernels", tooltip="Tuned matrix kernels"),
         Binding("5", "go_system", "System", show=False, id="go.system", tooltip="Sensors, doctor, settings"),
         Binding("6", "go_log", "Log", show=False, id="go.log", tooltip="The app's own log"),
-        Binding("b", "low_bandwidth", "Thin line", show=False, id="bandwidth",
-                tooltip="Slower refresh and 16 colours for thin lines, and back"),
+        Binding(
+            "b",
+            "low_bandwidth",
+            "Thin line",
+            show=False,
+            id="bandwidth",
+            tooltip="Slower refresh and 16 colours for thin lines, and back",
+        ),
         Binding("f5", "redraw", "Redraw", show=False, id="redraw", tooltip="Draw the whole screen again"),
-    ]  # fmt: skip
+    ]
     CSS: ClassVar[str] = """
     Toast { max-width: 76; }
     Footer { background: $panel; }
+    * { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
     """
 
     def __init__(

@@ -22,7 +22,7 @@ def number(value: Any, digits: int = 3, unit: str = "") -> str:
         return NA
     if real == 0:
         text = "0"
-    elif abs(real) >= 10**digits:
+    elif (real == int(real) and abs(real) >= 100) or abs(real) >= 10**digits:
         text = f"{real:,.0f}"
     elif abs(real) < 1e-3:
         text = f"{real:.{digits - 1}e}"
@@ -54,18 +54,24 @@ def duration(seconds: Any) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def ago(seconds: Any) -> str:
-    """How long ago, coarse enough to stay the same for a while."""
+def age(seconds: Any) -> str:
+    """How old, coarse enough to stay the same for a while."""
     real = finite(seconds)
     if real is None:
-        return "never"
+        return NA
     if real < 60:
-        return "just now"
+        return "now"
     if real < 3600:
-        return f"{int(real // 60)} min ago"
+        return f"{int(real // 60)} min"
     if real < 86400:
-        return f"{int(real // 3600)} h ago"
-    return f"{int(real // 86400)} d ago"
+        return f"{int(real // 3600)} h"
+    return f"{int(real // 86400)} d"
+
+
+def ago(seconds: Any) -> str:
+    """How long ago, in a sentence."""
+    text = age(seconds)
+    return {"now": "just now", NA: "never"}.get(text, f"{text} ago")
 
 
 def size(count: Any) -> str:

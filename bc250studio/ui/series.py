@@ -18,7 +18,7 @@ class Bucket(NamedTuple):
     low: float
     high: float
     mean: float
-    count: int
+    points: int
 
 
 Curve = tuple[Bucket, ...]

@@ -12,7 +12,8 @@ from bc250studio.ui.numbers import NA, duration, fixed, number, size
 Record = Mapping[str, Any]
 
 
-def _table(record: Record, key: str) -> Record:
+def table(record: Record, key: str) -> Record:
+    """A table inside a record; empty when it is missing or something else."""
     value = record.get(key)
     return value if isinstance(value, Mapping) else {}
 
@@ -22,7 +23,7 @@ def _file(path: Any) -> str:
 
 
 def _train(record: Record) -> str:
-    rates = _table(record, "rates")
+    rates = table(record, "rates")
     return (
         f"evaluation loss {fixed(record.get('eval_loss_before'))} → {fixed(record.get('eval_loss_after'))} · "
         f"{number(rates.get('real_tokens_per_s'))} tok/s · {duration(record.get('train_seconds'))}"
@@ -30,24 +31,24 @@ def _train(record: Record) -> str:
 
 
 def _export(record: Record) -> str:
-    outputs = _table(record, "outputs")
+    outputs = table(record, "outputs")
     file = outputs.get("adapter_gguf") or outputs.get("merged_gguf")
     count = record.get("bytes", outputs.get("bytes"))
     return f"{clean(outputs.get('kind') or 'file', 12)} {_file(file)}" + (f" · {size(count)}" if count else "")
 
 
 def _reference(record: Record) -> str:
-    return f"{number(record.get('tokens') or _table(record, 'outputs').get('tokens'))} held-out tokens"
+    return f"{number(record.get('tokens') or table(record, 'outputs').get('tokens'))} held-out tokens"
 
 
 def _serve(record: Record) -> str:
-    server = _table(record, "server")
+    server = table(record, "server")
     words = clean(server.get("backend_words") or server.get("device") or NA, 40)
     return f"{words} · {clean(server.get('url') or NA, 40)} · context {number(server.get('n_ctx'), 5)}"
 
 
 def _prove(record: Record) -> str:
-    proof = _table(record, "proof")
+    proof = table(record, "proof")
     text = (
         f"mean KL {number(proof.get('mean_kl'))} (limit {number(proof.get('limit_kl'))}) · "
         f"top-1 {fixed(proof.get('top1'))} · {number(proof.get('tokens'))} tokens"

@@ -47,6 +47,7 @@ class Snapshot:
     overlay: RunView | None = None
     readings: Mapping[str, Any] = field(default_factory=dict)
     readings_t: float = 0.0
+    waiting: tuple[str, ...] = ()
     sensors_error: str = ""
 
     @property
@@ -133,6 +134,7 @@ class Watcher:
             overlay=self._overlay.look() if self._overlay else None,
             readings=readings,
             readings_t=readings_t,
+            waiting=_queue(),
             sensors_error=self._sensors_error,
         )
 
@@ -187,6 +189,15 @@ def _follower(current: Follower | None, wanted: JobFolder | None) -> Follower | 
     if current is not None and current.job.path == wanted.path:
         return current
     return Follower(wanted)
+
+
+def _queue() -> tuple[str, ...]:
+    """Profiles that wait their turn."""
+    try:
+        names = sorted(os.listdir(paths.data_dir() / "queue"))
+    except OSError:
+        return ()
+    return tuple(name[:-5].partition("--")[2] for name in names if name.endswith(".toml") and "--" in name)
 
 
 def _stamp(file: Path) -> int:

@@ -91,7 +91,11 @@ class StudioScreen(Screen[Result]):
 
     def on_screen_resume(self) -> None:
         """Coming back shows the newest snapshot at once."""
-        self.call_after_refresh(lambda: self.is_current and self.observe(self.studio.snapshot))
+        self.call_after_refresh(self._observe_newest)
+
+    def _observe_newest(self) -> None:
+        if self.is_current:
+            self.observe(self.studio.snapshot)
 
     # Keys that say why
 
@@ -134,7 +138,7 @@ class StudioScreen(Screen[Result]):
         entries = []
         for active in self.active_bindings.values():
             binding = active.binding
-            if binding.description and not binding.system:
+            if binding.description and binding.id and not binding.system:
                 keys = self.app.get_key_display(binding)
                 what = binding.tooltip or binding.description
                 entries.append((keys, what, self._why(binding.action) or ""))

@@ -34,12 +34,25 @@ class ChatScreen(StudioScreen[None]):
         Binding("f2", "view", "View", id="chat.view", tooltip="Both side by side, tuned only, base only"),
         Binding("f3", "back", "Back", id="chat.back", tooltip="Return; the server stays"),
         Binding("f4", "fresh", "New chat", id="chat.fresh", tooltip="Forget what was said"),
-        Binding("f5", "start_server", "Server", show=False, id="chat.server", tooltip="Start the server again when it is gone"),
+        Binding(
+            "f5",
+            "start_server",
+            "Server",
+            show=False,
+            id="chat.server",
+            tooltip="Start the server again when it is gone",
+        ),
         Binding("f7", "prompt", "Prompts", id="chat.prompts", tooltip="The profile's questions, one after the other"),
         Binding("f8", "good", "Good", id="chat.good", tooltip="Save this answer as a row for a second round"),
-        Binding("f9", "better", "Better", id="chat.better", tooltip="Write the answer it should have given, save that as a row"),
+        Binding(
+            "f9",
+            "better",
+            "Better",
+            id="chat.better",
+            tooltip="Write the answer it should have given, save that as a row",
+        ),
         Binding("escape", "cancel", "Cancel", show=False, id="chat.cancel", tooltip="Stop the answer; else go back"),
-    ]  # fmt: skip
+    ]
     DEFAULT_CSS = """
     ChatScreen #columns { height: 1fr; }
     ChatScreen .side { width: 1fr; height: 1fr; padding: 0 1; }
@@ -69,7 +82,7 @@ class ChatScreen(StudioScreen[None]):
         yield Line("looking for the server ...", id="said")
         yield Input(placeholder="your message, enter sends it", id="message", compact=True)
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
         """Find the server in a thread."""
         for side in SIDES:
             self.query_one(f"#{side}-box", VerticalScroll).anchor()

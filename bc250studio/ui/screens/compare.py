@@ -16,6 +16,7 @@ from bc250studio.ui.draft import shown
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import NA, duration, finite, fixed, number
 from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.braille import Trace
 from bc250studio.ui.widgets.chart import Chart
@@ -103,8 +104,8 @@ FIGURES = (
 def figures(run: RunView) -> list[str]:
     """In the order of FIGURES."""
     train, prove = run.stages.get("train", {}), run.stages.get("prove", {})
-    rates = train.get("rates") if isinstance(train.get("rates"), dict) else {}
-    proof = prove.get("proof") if isinstance(prove.get("proof"), dict) else {}
+    rates = table(train, "rates")
+    proof = table(prove, "proof")
     temps = run.curves.get("gpu_temp_c") or run.curves.get("cpu_temp_c") or ()
     start = start_temperature(run)
     return [

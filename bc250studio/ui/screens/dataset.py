@@ -37,11 +37,23 @@ class DatasetScreen(WizardScreen):
 
     step = "dataset"
     BINDINGS = [
-        Binding("f5", "check", "Check rows", id="dataset.check", tooltip="Every row's verdict, with the model's own template"),
+        Binding(
+            "f5",
+            "check",
+            "Check rows",
+            id="dataset.check",
+            tooltip="Every row's verdict, with the model's own template",
+        ),
         Binding("f7", "browse", "Browse", id="dataset.browse", tooltip="File browser, or the list of known files"),
-        Binding("f8", "preview", "Preview", id="dataset.preview", tooltip="The next rows as the model sees them; what is learnt stands out"),
+        Binding(
+            "f8",
+            "preview",
+            "Preview",
+            id="dataset.preview",
+            tooltip="The next rows as the model sees them; what is learnt stands out",
+        ),
         Binding("down", "list", "List", show=False, id="dataset.list"),
-    ]  # fmt: skip
+    ]
     DEFAULT_CSS = """
     DatasetScreen #choice { height: 8; }
     DatasetScreen Rows { height: 1fr; }
@@ -68,7 +80,7 @@ class DatasetScreen(WizardScreen):
             yield Line("F5 checks every row: format, lengths, what is learnt, duplicates.", id="said-check")
             yield Line(id="preview")
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
         """The known files are gathered in a thread."""
         self.query_one("#path", Input).focus()
         found = await in_thread(_known, self.studio.snapshot)
@@ -127,18 +139,26 @@ class DatasetScreen(WizardScreen):
         shown = self.query_one("#preview", Line)
         try:
             self.take()
-            rows = await twin("data", "preview", *self._what(), "--from", str(self._from_row), "--rows", "3")
+            rows = await twin("data", "preview", *self._what(), "--row", str(self._from_row + 1), "--count", "3")
             shown.show(preview_text(rows))
-            self._from_row += 3
+            self._from_row = self._from_row + 3 if rows else 0
         except StudioError as error:
             self._from_row = 0
             shown.show(Content.styled(clean(error, 500), "bold $error"))
 
     def _what(self) -> list[str]:
         profile = self.draft.resolved().profile
-        words = [profile.data.path, "--model", profile.model.base]
-        for key in ("format", "max_length", "train_on", "overlong"):
-            words += ["--set", f"data.{key}={getattr(profile.data, key)}"]
+        data = profile.data
+        words = [data.path, "--model", profile.model.base, "--format", data.format, "--train-on", data.train_on]
+        words += ["--max-length", str(data.max_length), "--overlong", data.overlong]
+        if data.columns:
+            words += ["--columns", ",".join(f"{ours}={theirs}" for ours, theirs in data.columns.items())]
+        if data.use_chosen:
+            words.append("--use-chosen")
+        if data.system is not None:
+            words += ["--system", data.system]
+        if data.thinking is not None:
+            words += ["--thinking", "on" if data.thinking else "off"]
         return words
 
     def show(self, snapshot: Snapshot) -> None:

@@ -35,13 +35,15 @@ class DetailsScreen(StudioScreen[None]):
     place = "Details"
     changes_things = frozenset({"modify"})
     BINDINGS = [
-        Binding("tab", "turn(1)", "Next page", id="details.next", priority=True, tooltip="Report, profile, events, files"),
+        Binding(
+            "tab", "turn(1)", "Next page", id="details.next", priority=True, tooltip="Report, profile, events, files"
+        ),
         Binding("shift+tab", "turn(-1)", "Page before", show=False, id="details.before", priority=True),
         Binding("m", "modify", "Modify", id="details.modify", tooltip="A new fine-tune from this run's own profile"),
         Binding("t", "charts", "Charts", id="details.charts", tooltip="The run's panes"),
         Binding("e", "steps", "Steps", id="details.steps", tooltip="Export, serve, prove"),
         Binding("l", "log", "Log", id="details.log", tooltip="The run's logs"),
-    ]  # fmt: skip
+    ]
     DEFAULT_CSS = """
     DetailsScreen #pages { height: 1; padding: 0 1; }
     DetailsScreen VerticalScroll { height: 1fr; padding: 0 1; }
@@ -61,7 +63,7 @@ class DetailsScreen(StudioScreen[None]):
         with VerticalScroll(can_focus=True):
             yield Line(id="text")
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
         """Sizes are counted once, in a thread."""
         self.query_one(VerticalScroll).focus()
         self._files = await in_thread(files_text, self.job.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -32,13 +33,14 @@ class HelpScreen(Dialog[None]):
         with VerticalScroll() as box:
             box.border_title = f"Keys: {self.place}"
             box.border_subtitle = "q closes"
+            yield Line("Arrows, page up and down move; tab goes to the next part; enter opens.\n", classes="note")
             width = max((len(keys) for keys, _, _ in self.entries), default=0)
             seen = set()
             for keys, what, reason in self.entries:
                 if (keys, what) in seen:
                     continue
                 seen.add((keys, what))
-                parts = [(keys.rjust(width), "bold"), "  ", (what, "dim" if reason else "")]
+                parts: list[Any] = [(keys.rjust(width), "bold"), "  ", (what, "dim" if reason else "")]
                 if reason:
                     parts.append((f"  (not now: {reason})", "italic"))
                 yield Line(Content.assemble(*parts))

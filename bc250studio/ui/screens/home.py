@@ -14,8 +14,9 @@ from bc250studio import profiles
 from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder
 from bc250studio.ui.draft import Draft
-from bc250studio.ui.numbers import NA, ago, bar, duration, fixed, number
+from bc250studio.ui.numbers import NA, age, ago, bar, duration, fixed, number
 from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import JobRow, Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.rows import Rows
@@ -29,13 +30,15 @@ class HomeScreen(StudioScreen[None]):
     changes_things = frozenset({"new", "repeat", "modify", "export", "delete"})
     BINDINGS = [
         Binding("n", "new", "New", id="home.new", tooltip="New fine-tune: model, dataset, recipe, review"),
-        Binding("r", "repeat", "Repeat", id="home.repeat", tooltip="Run the profile (or the run's profile) again as it is"),
+        Binding(
+            "r", "repeat", "Repeat", id="home.repeat", tooltip="Run the profile (or the run's profile) again as it is"
+        ),
         Binding("m", "modify", "Modify", id="home.modify", tooltip="Clone the profile under the cursor and edit it"),
         Binding("e", "export", "Export", id="home.export", tooltip="Export and serve the best checkpoint of the run"),
         Binding("c", "chat", "Chat", id="home.chat", tooltip="Chat with the run under the cursor, base and tuned"),
         Binding("slash", "runs", "Runs", id="home.runs", tooltip="All runs: filter, compare, delete"),
         Binding("v", "report", "Report", show=False, id="home.report", tooltip="What the run came to, on one page"),
-    ]  # fmt: skip
+    ]
     DEFAULT_CSS = """
     HomeScreen #live { height: auto; max-height: 3; padding: 0 1; }
     HomeScreen #tables { height: 1fr; layout: vertical; }
@@ -54,7 +57,7 @@ class HomeScreen(StudioScreen[None]):
                 yield Rows("profile", "model", "data", "last result", id="profiles")
             with Widget(classes="half"):
                 yield Line("Runs", classes="head")
-                yield Rows("run", "verdict", "loss", "best", "tok/s", "peak", "when", id="runs")
+                yield Rows("run", "verdict", "loss", "best", "tok/s", "peak", "age", id="runs")
 
     def on_mount(self) -> None:
         """Profiles are few small files; they are read when the screen is shown."""
@@ -82,7 +85,7 @@ class HomeScreen(StudioScreen[None]):
 
     def show(self, snapshot: Snapshot) -> None:
         """Fill the tables."""
-        self.query_one("#live", Line).show(_live(snapshot.live, self.studio.machine.ui.ascii))
+        self.query_one("#live", Line).show(_live(snapshot, self.studio.machine.ui.ascii))
         last = {}
         for row in reversed(snapshot.jobs):
             last[str(row.standing.state.get("profile") or "")] = row
@@ -125,7 +128,7 @@ class HomeScreen(StudioScreen[None]):
             if job is not None:
                 self.studio.open_run(job)
         else:
-            self.action_modify()
+            self.run_worker(self.action_modify())
 
     # Verbs
 
@@ -135,7 +138,7 @@ class HomeScreen(StudioScreen[None]):
 
     async def action_modify(self) -> None:
         """Clone and edit."""
-        draft = await self.attempt(self._draft)
+        draft: Draft | None = await self.attempt(self._draft)
         if draft is not None:
             self.studio.go("recipe", draft)
 
@@ -182,7 +185,12 @@ class HomeScreen(StudioScreen[None]):
             self.studio.go("details", job)
 
 
-def _live(row: JobRow | None, ascii_only: bool) -> Any:
+def _live(snapshot: Snapshot, ascii_only: bool) -> Any:
+    queue = ("\nwaiting: " + clean(", ".join(snapshot.waiting), 100), "dim") if snapshot.waiting else ""
+    return Content.assemble(_live_run(snapshot.live, ascii_only), queue)
+
+
+def _live_run(row: JobRow | None, ascii_only: bool) -> Content:
     if row is None:
         return Content.assemble(("No live run. ", "dim"), ("n", "bold"), (" starts a new fine-tune.", "dim"))
     state = row.standing.state
@@ -215,7 +223,7 @@ def run_cells(row: JobRow) -> tuple[Any, ...]:
     state, train = row.standing.state, row.train
     loss = train.get("eval_loss_after", state.get("eval_loss"))
     best = state.get("best_eval_loss")
-    rates = train.get("rates") if isinstance(train.get("rates"), dict) else {}
+    rates = table(train, "rates")
     rate = rates.get("real_tokens_per_s", state.get("real_tokens_per_s"))
     verdict = verdict_text(row.standing)
     if row.prove.get("verdict") == "failed":
@@ -229,7 +237,7 @@ def run_cells(row: JobRow) -> tuple[Any, ...]:
         fixed(best),
         number(rate),
         f"{row.peak_temp_c:.0f} °C" if row.peak_temp_c is not None else NA,
-        ago(_age(row)),
+        age(_age(row)),
     )
 
 

@@ -40,7 +40,7 @@ class LogScreen(StudioScreen[None]):
         with VerticalScroll(can_focus=True):
             yield Line(id="text")
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
         """First look, then again and again."""
         self.query_one(VerticalScroll).anchor()
         self.query_one(VerticalScroll).focus()

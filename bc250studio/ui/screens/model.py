@@ -47,7 +47,7 @@ class ModelScreen(WizardScreen):
         yield Rows("model", "where", id="known")
         yield Line(id="about")
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
         """The list is read in a thread; the demo is always there."""
         self.query_one("#base", Input).focus()
         self._found = await in_thread(_known, self.studio.snapshot)

@@ -26,13 +26,16 @@ class ReviewScreen(WizardScreen):
     """Start the whole way, only the training, or a rehearsal in two steps."""
 
     step = "review"
-    changes_things = frozenset({"start", "train", "rehearse", "save"})
+    changes_things = frozenset({"start", "train", "rehearse", "queue", "save"})
     BINDINGS = [
         Binding("s", "start", "Start", id="review.start", tooltip="Train, export, serve, prove and ask"),
-        Binding("t", "train", "Train only", id="review.train", tooltip="Only train; e exports and serves later"),
-        Binding("h", "rehearse", "Rehearse", id="review.rehearse", tooltip="Everything in two steps, before a long run"),
-        Binding("m", "modify", "Modify", id="review.modify", tooltip="Change the recipe"),
-    ]  # fmt: skip
+        Binding("t", "train", "Train", id="review.train", tooltip="Only train; e exports and serves later"),
+        Binding(
+            "h", "rehearse", "Rehearse", id="review.rehearse", tooltip="Everything in two steps, before a long run"
+        ),
+        Binding("w", "queue", "Queue", id="review.queue", tooltip="Run it after what runs and waits now"),
+        Binding("m", "modify", "Modify", show=False, id="review.modify", tooltip="Change the recipe"),
+    ]
     DEFAULT_CSS = """
     ReviewScreen VerticalScroll { height: 1fr; padding: 0 1; }
     ReviewScreen VerticalScroll Line { height: auto; }
@@ -81,7 +84,7 @@ class ReviewScreen(WizardScreen):
 
     def why_not(self, action: str) -> str | None:
         """Reasons."""
-        if action in ("start", "train", "rehearse") and self._starting:
+        if action in ("start", "train", "rehearse", "queue") and self._starting:
             return "It is being started."
         if action == "next":
             return "This is the last page: s starts, t only trains, h rehearses."
@@ -97,17 +100,38 @@ class ReviewScreen(WizardScreen):
 
     def action_rehearse(self) -> None:
         """Two steps of everything."""
-        self._launch(rehearsal(self.draft), pipeline.STAGES, f"{self.draft.name}-rehearsal")
+        from bc250studio.pipeline.rehearsal import rehearsed
+
+        short = rehearsed(self.draft.resolved())
+        self._launch(short, pipeline.STAGES, f"{self.draft.name}-rehearsal", kind="rehearsal")
+
+    async def action_queue(self) -> None:
+        """Behind what runs now; its runner works on without the app."""
+        from bc250studio.pipeline import preflight, queue
+
+        resolved = self.draft.resolved()
+
+        def put() -> str:
+            preflight.check(resolved, ("train",))
+            queue.add(resolved)
+            return queue.ensure_runner().name
+
+        name = await self.attempt(lambda: in_thread(put))
+        if name is not None:
+            self.notify(f"{resolved.name} waits its turn; {name} works on the queue.", markup=False)
+            self.studio.action_home()
 
     def action_modify(self) -> None:
         """To the recipe."""
         self.studio.go("recipe", self.draft)
 
-    def _launch(self, resolved: profiles.Resolved, stages: tuple[str, ...], title: str = "") -> None:
+    def _launch(
+        self, resolved: profiles.Resolved, stages: tuple[str, ...], title: str = "", kind: str = "train"
+    ) -> None:
         self._starting = True
         self.refresh_reasons()
         self.notify("Starting ...", timeout=2)
-        self.run_worker(self._start(lambda: pipeline.launch(resolved, stages, title)), exit_on_error=False)
+        self.run_worker(self._start(lambda: pipeline.launch(resolved, stages, title, kind)), exit_on_error=False)
 
     async def _start(self, work: Callable[[], JobFolder]) -> None:
         try:
@@ -124,12 +148,6 @@ class ReviewScreen(WizardScreen):
         self.studio.action_home()
         self.studio.open_run(job)
         self.studio.watcher.hurry()
-
-
-def rehearsal(draft: Draft) -> profiles.Resolved:
-    """The same fine-tune in two steps: every later step meets what it will meet, in a minute or two."""
-    short = {"train.steps": 2, "train.eval_every": 1, "train.checkpoint_every": 1, "proof.tokens": 64}
-    return Draft(draft.name, draft.text, draft.where, draft.folder, {**draft.changes, **short}).resolved()
 
 
 def _changed(draft: Draft) -> Content:

@@ -29,13 +29,15 @@ class RunsScreen(StudioScreen[None]):
     place = "Runs"
     changes_things = frozenset({"delete", "export"})
     BINDINGS = [
-        Binding("slash", "filter", "Filter", id="runs.filter", tooltip="Words that must occur in name, verdict or profile"),
+        Binding(
+            "slash", "filter", "Filter", id="runs.filter", tooltip="Words that must occur in name, verdict or profile"
+        ),
         Binding("space", "mark", "Mark", id="runs.mark", tooltip="Mark for a comparison"),
         Binding("x", "compare", "Compare", id="runs.compare", tooltip="The two marked runs side by side"),
         Binding("i", "details", "Info", id="runs.details", tooltip="Report, profile, events, files"),
         Binding("e", "export", "Export", id="runs.export", tooltip="Export, serve, prove"),
         Binding("d", "delete", "Delete", id="runs.delete", tooltip="Delete the run's folder (asks first)"),
-    ]  # fmt: skip
+    ]
     DEFAULT_CSS = """
     RunsScreen Rows { height: 1fr; }
     RunsScreen Input { height: 1; border: none; padding: 0 1; background: $surface; }
@@ -48,7 +50,7 @@ class RunsScreen(StudioScreen[None]):
     def body(self) -> Iterable[Widget]:
         """Filter, table."""
         yield Input(placeholder="filter: words in name, verdict, profile", id="filter", compact=True)
-        yield Rows("", "run", "verdict", "loss", "best", "tok/s", "peak", "when", id="runs")
+        yield Rows("", "run", "verdict", "loss", "best", "tok/s", "peak", "age", id="runs")
         yield Line(id="count", classes="note")
 
     def on_mount(self) -> None:

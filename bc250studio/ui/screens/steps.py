@@ -17,6 +17,7 @@ from bc250studio.ui.background import in_thread
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import duration, fixed, number
 from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.rows import Rows
@@ -40,13 +41,17 @@ class StepsScreen(StudioScreen[None]):
     changes_things = frozenset({"start", "rerun", "merged"})
     BINDINGS = [
         Binding("e", "start", "Start", id="steps.start", tooltip="Do the steps that are not done or no longer fit"),
-        Binding("r", "rerun", "Rerun", id="steps.rerun", tooltip="Do the step under the cursor and those after it again"),
+        Binding(
+            "r", "rerun", "Rerun", id="steps.rerun", tooltip="Do the step under the cursor and those after it again"
+        ),
         Binding("c", "chat", "Chat", id="steps.chat", tooltip="Chat with base and tuned model"),
-        Binding("y", "copy_tunnel", "Copy tunnel", id="steps.tunnel", tooltip="Copy the ssh tunnel line to your clipboard"),
+        Binding(
+            "y", "copy_tunnel", "Copy tunnel", id="steps.tunnel", tooltip="Copy the ssh tunnel line to your clipboard"
+        ),
         Binding("l", "log", "Log", show=False, id="steps.log", tooltip="The pipeline's log"),
-    ]  # fmt: skip
+    ]
     DEFAULT_CSS = """
-    StepsScreen #stages { height: 8; }
+    StepsScreen #stages { height: 7; }
     StepsScreen #now { height: 1; padding: 0 1; }
     StepsScreen #results { height: 1fr; padding: 0 1; border-top: solid $panel; }
     StepsScreen #results Line { height: auto; }
@@ -77,7 +82,7 @@ class StepsScreen(StudioScreen[None]):
         view = self.studio.snapshot.run
         return view if view is not None and view.job.path == self.job.path else None
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
         """Opened by ``e``: begin where nothing hinders."""
         if self.begin:
             self.call_after_refresh(self._begin)
@@ -188,7 +193,7 @@ class _Word(Content):
     """Content that compares and measures by its text, for tables."""
 
     def __init__(self, content: Content) -> None:
-        super().__init__(content.plain, content.spans)
+        super().__init__(content.plain, list(content.spans))
 
     def __str__(self) -> str:
         return self.plain
@@ -214,18 +219,23 @@ def _proof(run: RunView) -> Any:
         return ""
     passed = record.get("verdict") == "passed"
     head = "✓ served = trained" if passed else "✗ SERVED IS NOT WHAT WAS TRAINED"
-    price = proof.get("price") if isinstance(proof.get("price"), dict) else {}
+    price = table(proof, "price")
     ids = {True: "equal", False: "DIFFERENT"}.get(proof.get("ids_equal"), "not compared")  # type: ignore[arg-type]
     parts: list[Any] = [
         (head, "bold $success" if passed else "bold $error"),
-        f"\n  same adapter    mean KL {number(proof.get('mean_kl'))} nats (limit {number(proof.get('limit_kl'))}), "
-        f"worst {number(proof.get('worst_kl'))}, top-1 {fixed(proof.get('top1'))}, {number(proof.get('tokens'))} tokens",
-        f"\n  token ids       {ids}",
-        f"\n  price           {number(price.get('mean_kl'))} nats against the training weights (shown, not judged)",
+        _pair("same adapter", f"mean KL {number(proof.get('mean_kl'))} nats (limit {number(proof.get('limit_kl'))})"),
+        _pair("", f"worst {number(proof.get('worst_kl'))}, top-1 {fixed(proof.get('top1'))}"),
+        _pair("held-out", f"{number(proof.get('tokens'))} tokens compared"),
+        _pair("token ids", ids),
+        _pair("price", f"{number(price.get('mean_kl'))} nats against the training weights (shown, not judged)"),
     ]
     if proof.get("cause"):
-        parts.append((f"\n  cause           {clean(proof['cause'], 200)}", "$error"))
+        parts.append((_pair("cause", clean(proof["cause"], 200)), "$error"))
     return Content.assemble(*parts, "\n")
+
+
+def _pair(name: str, text: str) -> str:
+    return f"\n  {name:<14}{text}"
 
 
 def _answers(run: RunView) -> Any:

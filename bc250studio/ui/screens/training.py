@@ -38,8 +38,10 @@ class TrainingScreen(StudioScreen[None]):
         Binding("i", "details", "Info", id="run.details", tooltip="Frozen profile, events, files, results"),
         Binding("l", "log", "Log", show=False, id="run.log", tooltip="The run's own logs"),
         Binding("g", "note", "Note", show=False, id="run.note", tooltip="Write a note into the run's events"),
-        Binding("u", "go_on", "Resume", show=False, id="run.resume", tooltip="Go on with a stopped, failed or lost run"),
-    ]  # fmt: skip
+        Binding(
+            "u", "go_on", "Resume", show=False, id="run.resume", tooltip="Go on with a stopped, failed or lost run"
+        ),
+    ]
     DEFAULT_CSS = """
     TrainingScreen #progress { height: 2; padding: 0 1; }
     TrainingScreen .row { height: 1fr; min-height: 4; }

@@ -30,14 +30,23 @@ class ZoomScreen(StudioScreen[None]):
 
     place = "Chart"
     BINDINGS = [
-        Binding("z,tab", "next", "Next chart", id="zoom.next", priority=True, tooltip="Loss, tokens/s, temperature, gradient, memory"),
-        Binding("left", "scrub(-1)", "◂", id="zoom.left", tooltip="Reading line to the left"),
-        Binding("right", "scrub(1)", "▸", id="zoom.right", tooltip="Reading line to the right"),
-        Binding("plus,equals_sign", "scale(0.5)", "Closer", id="zoom.in", tooltip="Half the range around the reading line"),
+        Binding(
+            "z,tab",
+            "next",
+            "Next chart",
+            id="zoom.next",
+            priority=True,
+            tooltip="Loss, tokens/s, temperature, gradient, memory",
+        ),
+        Binding("left", "scrub(-1)", "Read", id="zoom.left", tooltip="Reading line to the left"),
+        Binding("right", "scrub(1)", "Read", show=False, id="zoom.right", tooltip="Reading line to the right"),
+        Binding(
+            "plus,equals_sign", "scale(0.5)", "Closer", id="zoom.in", tooltip="Half the range around the reading line"
+        ),
         Binding("minus", "scale(2.0)", "Wider", id="zoom.out", tooltip="Twice the range"),
         Binding("0", "whole", "All", id="zoom.all", tooltip="The whole run, following its end"),
         Binding("o", "overlay", "Overlay", id="zoom.overlay", tooltip="An earlier run of the same profile under it"),
-    ]  # fmt: skip
+    ]
     DEFAULT_CSS = """
     ZoomScreen #chart { height: 1fr; margin: 0 1; }
     ZoomScreen #reading { height: 1; padding: 0 1; }
@@ -115,10 +124,10 @@ class ZoomScreen(StudioScreen[None]):
         if here is None:
             return "nothing was measured"
         where = f"{duration(here.x0)} after the start" if name == "temp" else f"step {here.x0:.0f}"
-        if here.count > 1 and name != "temp":
+        if here.points > 1 and name != "temp":
             where += f"-{here.x1:.0f}"
         text = f"{where}: {NAMES[name]} {number(here.mean, 4)}"
-        if here.count > 1:
+        if here.points > 1:
             text += f" (lowest {number(here.low, 4)}, highest {number(here.high, 4)})"
         before = at(earlier.curves.get(key, ()), self.cursor) if earlier else None
         return text + (f" · earlier run {number(before.mean, 4)}" if before else "")

@@ -140,7 +140,8 @@ def _draw_points(
     for bucket in trace.curve:
         if frame.x0 <= bucket.x0 <= frame.x1 and frame.y0 <= bucket.mean <= frame.y1:
             row = _dot(bucket.mean, frame.y0, frame.y1, height * 4) // 4
-            cells[row][_column(bucket.x0, frame, width)] = ("o" if ascii_only else "●", trace.role)
+            mark = ("|" if ascii_only else "│") if trace.role == "cursor" else ("o" if ascii_only else "●")
+            cells[row][_column(bucket.x0, frame, width)] = (mark, trace.role)
 
 
 def _column(x: float, frame: Frame, columns: int) -> int:

@@ -40,8 +40,8 @@ def loss(run: RunView) -> Pane:
     best = run.best_eval
     parts = [
         fixed(last.get("loss")),
-        f"smoothed {fixed(last.get('loss_ema'))}",
-        f"best eval {fixed(best)}" if best is not None else "",
+        f"ema {fixed(last.get('loss_ema'))}",
+        f"best {fixed(best)}" if best is not None else "",
     ]
     traces = (
         Trace(run.curves.get("loss", ()), "earlier"),
@@ -138,18 +138,19 @@ def figures(run: RunView) -> Content:
     free = trusted(run.readings.get("mem_available_mib"))
     if free is not None:
         memory_text += f", {free / 1024:.1f} GiB free"
+    clock, fan = reading_text(run.readings, "gpu_clock_mhz"), reading_text(run.readings, "fan_rpm")
     rows = [
         ("memory", memory_text),
         ("power", power),
-        ("clock", reading_text(run.readings, "gpu_clock_mhz")),
-        ("fan", reading_text(run.readings, "fan_rpm")),
-        ("rate", f"{number(last.get('lr'))} learning, gradient {number(last.get('grad_norm'))}"),
+        ("clock", clock),
+        ("fan", fan),
+        ("learning", f"rate {number(last.get('lr'))}, gradient {number(last.get('grad_norm'))}"),
         ("steps", f"{number(last.get('step_s'))} s each, {int(finite(state.get('skipped')) or 0)} skipped"),
         ("kernels", str(state.get("kernels") or state.get("library") or "stock")),
     ]
     parts: list[object] = []
     for name, text in rows:
-        parts += [(f"{name:<8}", "dim"), f"{text}\n"]
+        parts += [(f"{name:<9}", "dim"), f"{text}\n"]
     return Content.assemble(*parts)  # type: ignore[arg-type]
 
 

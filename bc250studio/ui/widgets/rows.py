@@ -14,7 +14,7 @@ class Rows(DataTable[Any]):
     """``show`` takes (key, cells) in order; only what changed is drawn."""
 
     DEFAULT_CSS = """
-    Rows { height: auto; background: transparent; }
+    Rows { height: auto; background: transparent; overflow-x: hidden; }
     Rows > .datatable--header { text-style: bold; color: $text-muted; background: transparent; }
     Rows > .datatable--cursor { text-style: bold; }
     Rows:focus > .datatable--cursor { text-style: bold reverse; }

@@ -124,7 +124,15 @@ def runner_environment(
 
 def table() -> str:
     """The presets as a Markdown table."""
-    head = ["chip", "precision", "attention", "environment of the runner", "serve with", "throttles at", "known refusals"]
+    head = [
+        "chip",
+        "precision",
+        "attention",
+        "environment of the runner",
+        "serve with",
+        "throttles at",
+        "known refusals",
+    ]
     head += ["measured by us", "source"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in PRESETS:

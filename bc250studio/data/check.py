@@ -11,6 +11,7 @@ from bc250studio.data.mask import Masker
 from bc250studio.data.prepare import preference_words
 from bc250studio.data.preview import Preview
 from bc250studio.data.recognise import Recognition, recognise
+from bc250studio.data.thinking import settle_thinking
 from bc250studio.data.walk import Tally, walk
 from bc250studio.errors import BadInput
 from bc250studio.jobs import all_jobs
@@ -63,7 +64,9 @@ def check(
         raise BadInput(f"{dataset.name}: {recognition.question}")
     masker = None
     if source is not None:
-        masker = Masker(load_tokenizer(source), data.train_on, data.thinking)
+        tokenizer = load_tokenizer(source)
+        thinking = settle_thinking(data.thinking, tokenizer, dataset.rows(), recognition, data.use_chosen)
+        masker = Masker(tokenizer, data.train_on, thinking)
     tally = Tally()
     preview = Preview(masker.tokenizer if masker else None)
     preview.watch(tally)

@@ -21,6 +21,7 @@ from bc250studio.data.verdict import Dropped
 from bc250studio.errors import BadInput, clean
 from bc250studio.models.tokenizer import Tokenizer
 
+_OPENED_THOUGHT = re.compile(r"<think>\s*(</think>\s*)?\Z")
 _EMPTY_THOUGHT = re.compile(r"\s*<think>\s*</think>\s*")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -45,6 +46,7 @@ class Masker:
         self.tokenizer, self.train_on, self.thinking = tokenizer, train_on, thinking
         self.tagged = bool(_GENERATION.search(tokenizer.template))
         self.knows_calls = tokenizer.supports("tool_calls")
+        self.knows_thoughts = any(map(tokenizer.supports, ("reasoning_content", "thinking", "reasoning")))
         self.knows_tools = tokenizer.supports("tools")
         self.notes: dict[str, int] = {}
         self._specials = tuple(tokenizer.added_tokens)
@@ -90,6 +92,8 @@ class Masker:
                 body = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
                 text = f"{message['content']}\n{body}" if message["content"] else body
                 message = {**{k: v for k, v in message.items() if k != "tool_calls"}, "content": text}
+            if message.get("reasoning_content") and not self.knows_thoughts:
+                self._note("thoughts left out, because the template does not show them")
             found.append(message)
         if tools and not self.knows_tools:
             self._note("tools left out, because the template does not show them")
@@ -114,24 +118,48 @@ class Masker:
         for index in answers:
             prompt = self._render(messages[:index], tools, prompt=True)
             upto = whole if index == last else self._render(messages[: index + 1], tools)
-            span = self._span(prompt, upto, messages[index])
-            if whole.startswith(prompt) and whole.startswith(upto[: span[1]]):
+            text = self._as_served(prompt, upto, messages[index])
+            span = self._span(prompt, text, messages[index])
+            if whole.startswith(text[: span[1]]):
                 shared.append(span)
             else:
-                self._note("answers put in a row of their own, because the template changes earlier turns")
-                own.append(Example(upto, [span], messages[: index + 1], tools))
+                if len(answers) > 1:
+                    self._note("answers put in a row of their own, because the template changes earlier turns")
+                own.append(Example(text, [span], messages[: index + 1], tools))
         if shared:
             own.append(Example(whole, shared, messages, tools))
         return own
+
+    def _as_served(self, prompt: str, upto: str, message: Message) -> str:
+        """The chat up to an answer, behind the very prompt that serving renders.
+
+        A generation prompt may hold a thought that the template does not repeat once the turn is answered (an empty
+        one when thinking is off): the answer is then put behind that prompt, as the server's model would write it.
+
+        Raises:
+            Dropped: the prompt is another text, or thought and thinking switch contradict each other.
+        """
+        if upto.startswith(prompt):
+            return upto
+        thought = _OPENED_THOUGHT.search(prompt)
+        if thought is None or not upto.startswith(prompt[: thought.start()]):
+            raise Dropped(verdict.NO_MASK, "the template renders the prompt differently once it is answered")
+        rest = upto[thought.start() :]
+        thinks = bool(message.get("reasoning_content")) or "</think>" in str(message.get("content") or "")
+        if thought.group(1) is None:
+            raise Dropped(
+                verdict.NO_MASK, "the prompt opens a thought and the row has none; data.thinking = false fits it"
+            )
+        if thinks:
+            raise Dropped(verdict.NO_MASK, "the row has a thought, but thinking is off; data.thinking = true fits it")
+        return prompt + rest
 
     def _span(self, prompt: str, upto: str, message: Message) -> tuple[int, int]:
         """Where the answer stands in ``upto``: from the end of the prompt through its closing token.
 
         Raises:
-            Dropped: the prompt is no prefix, or the answer is not where it should be.
+            Dropped: the answer is not where it should be.
         """
-        if not upto.startswith(prompt):
-            raise Dropped(verdict.NO_MASK, "the template renders the prompt differently once it is answered")
         start = len(prompt)
         content = str(message.get("content") or "")
         if not message.get("reasoning_content") and not _EMPTY_THOUGHT.match(content):

@@ -27,6 +27,7 @@ from bc250studio.data.recognise import Recognition, recognise
 from bc250studio.data.rows import Prepared, Rows
 from bc250studio.data.seen import digest64
 from bc250studio.data.split import choose
+from bc250studio.data.thinking import settle_thinking
 from bc250studio.data.walk import Tally, walk
 from bc250studio.errors import BadInput
 from bc250studio.jobs.progress import Progress, silent
@@ -173,7 +174,8 @@ def _write(
 ) -> None:
     data = profile.data
     recognition = settle(dataset, data.format, data.columns, data.use_chosen)
-    masker = Masker(tokenizer, data.train_on, data.thinking)
+    thinking = settle_thinking(data.thinking, tokenizer, dataset.rows(), recognition, data.use_chosen)
+    masker = Masker(tokenizer, data.train_on, thinking)
     spool = _Spool(folder, "all")
     tally = spool.fill(dataset, recognition, profile, masker, say)
     report = reports.build(
@@ -190,7 +192,7 @@ def _write(
     if held is not None:
         other = _Spool(folder, "held")
         held_recognition = settle(held, data.format, data.columns, data.use_chosen)
-        held_tally = other.fill(held, held_recognition, profile, Masker(tokenizer, data.train_on, data.thinking), say)
+        held_tally = other.fill(held, held_recognition, profile, Masker(tokenizer, data.train_on, thinking), say)
         report["evaluation_file"] = {
             "path": held.name,
             "rows": _counts(held_tally),
@@ -257,7 +259,13 @@ def _load(folder: Path, digest: str, mapped: bool = True) -> Prepared | None:
         if len(rows.ids) != rows.offsets[-1] or len(rows.labelled) != len(rows.ids):
             return None
     return Prepared(
-        parts["train"], parts["evaluation"], digest, report, [messages for messages, _ in chats], [t for _, t in chats]
+        train=parts["train"],
+        evaluation=parts["evaluation"],
+        digest=digest,
+        report=report,
+        eval_chats=[messages for messages, _ in chats],
+        eval_tools=[tools for _, tools in chats],
+        thinking=report.get("thinking"),
     )
 
 

@@ -41,11 +41,15 @@ def build(
         lengths = np.array(tally.lengths, np.int64)
         report["examples"] = len(lengths)
         report["max_length"] = max_length
+        report["thinking"] = masker.thinking
         report["template"] = masker.tokenizer.template_from
         report["tokens"] = tokens(lengths, np.array(tally.labelled, np.int64))
         report["histogram"] = histogram(np.array(tally.full_lengths, np.int64))
         report["packing"] = packing(lengths, tokens_per_pass)
         report["notes"] += [f"{count:,} × {text}." for text, count in masker.notes.items()]
+        if masker.thinking is not None:
+            switch = "on" if masker.thinking else "off"
+            report["notes"].append(f"Thinking is {switch}: rows are rendered so, and serving asks for the same.")
         if masker.tokenizer.template_from == "plain":
             report["notes"].append(
                 "The model has no chat template; a plain one (User: … / Assistant: …) is used and goes into the export."

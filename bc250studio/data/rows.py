@@ -69,7 +69,8 @@ class Prepared:
 
     ``eval_chats[i]`` are the messages of ``evaluation.row(i)`` (ending with the answer that is measured; empty for
     plain text), ``eval_tools[i]`` the tools offered in it or None. ``digest`` changes with the files' bytes, the
-    data settings, the tokenizer or the template. ``report`` is what ``data check --json`` prints.
+    data settings, the tokenizer or the template. ``report`` is what ``data check --json`` prints. ``thinking`` is the
+    value of ``enable_thinking`` the rows were rendered with (None: the template has no such switch); serve with it.
     """
 
     train: Rows
@@ -78,3 +79,4 @@ class Prepared:
     report: dict[str, Any]
     eval_chats: list[list[dict[str, Any]]] = field(default_factory=list)
     eval_tools: list[list[dict[str, Any]] | None] = field(default_factory=list)
+    thinking: bool | None = None

@@ -132,8 +132,9 @@ def run_shapes(options: argparse.Namespace) -> int:
     text = table(["type", "layout", "M", "N", "K", "batch", "count", "FLOP", "roofline ms", "what"], rows)
     total = f"{found.model}: {found.flops / 1e12:.3f} TFLOP in {len(found.products)} kinds of product"
     if found.flops_counted:
-        total += f"; torch's counter says {found.flops_counted / 1e12:.3f} ({100 * found.flops / found.flops_counted - 100:+.2f} %)"
-    total += f"; at best {record['roofline_s']:.2f} s on {board.compute_units} CU at {board.clock_mhz:.0f} MHz ({board.peak_tflops:.2f} TFLOPS)"
+        off = 100 * found.flops / found.flops_counted - 100
+        total += f"; torch's counter says {found.flops_counted / 1e12:.3f} ({off:+.2f} %)"
+    total += f"; at best {record['roofline_s']:.2f} s on {board.words}"
     for note in found.notes:
         narrate(f"Note: {note}.")
     emit(record, options.json, f"{text}\n\n{total}.")

@@ -41,6 +41,11 @@ class Chip:
         """
         return self.compute_units * LANES_PER_CU * 2 * self.clock_mhz * 1e6 / 1e12
 
+    @property
+    def words(self) -> str:
+        """``40 CU at 2000 MHz (10.24 TFLOPS)``."""
+        return f"{self.compute_units} CU at {self.clock_mhz:.0f} MHz ({self.peak_tflops:.2f} TFLOPS)"
+
     def bound_s(self, m: int, n: int, batch: int, k: int, dtype: str) -> float:
         """Least time in seconds of one product: arithmetic or memory, whichever takes longer.
 

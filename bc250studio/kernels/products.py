@@ -141,7 +141,8 @@ def from_dict(record: object, where: str) -> ShapeList:
     """
     if not isinstance(record, dict) or not isinstance(record.get("shapes"), list):
         raise BadInput(
-            f"{where} is not a shape list: it needs a list under 'shapes'; make one with: bc250studio kernels shapes --json."
+            f"{where} is not a shape list: it needs a list under 'shapes'; "
+            "make one with: bc250studio kernels shapes --json."
         )
     products = [_product(entry, where, number) for number, entry in enumerate(record["shapes"], 1)]
     tokens = record.get("tokens")

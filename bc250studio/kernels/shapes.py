@@ -27,10 +27,11 @@ WALK_TIMEOUT_S = 300
 class Step:
     """What of a training step decides its products.
 
-    ``tokens``: positions of one pass. ``segments``: (count, rung) of its attention calls, rows of one rung
-    batched; empty means one row of the whole length. ``labelled``: positions whose loss is computed (whole
-    chunks); None means all. ``recompute``: ``layer`` runs every layer's forward products twice; ``none`` and
-    ``light`` repeat no product.
+    ``tokens``: positions of one pass. ``segments``: (slots, rung) of its attention calls, rows of one rung
+    batched; empty means one row of the whole length. ``labelled``: positions whose loss is computed; None means
+    all. ``recompute``: ``none`` counts every product once, as a FLOP counter sees the model; ``light`` is the
+    engine's own habit (math attention makes its scores again in the backward pass); ``layer`` also runs every
+    layer's forward products twice. ``passes``: how many passes of this kind.
     """
 
     tokens: int
@@ -38,10 +39,24 @@ class Step:
     dtype: str = "fp16"
     full: bool = False
     targets: tuple[str, ...] | None = None
+    ranks: tuple[tuple[str, int], ...] = ()
     recompute: str = "none"
     loss_chunk: int = 1024
     labelled: int | None = None
     segments: tuple[tuple[int, int], ...] = field(default_factory=tuple)
+    passes: int = 1
+
+
+def chunks(labelled: int, chunk: int) -> list[tuple[int, int]]:
+    """(size, count) of the output layer's products: whole chunks, and a rest rounded up to 1/2 or 1/4 of one.
+
+    The ladder of ``train/loss.py`` (chunks), which keeps the sizes of the output layer to three.
+    """
+    whole, rest = divmod(labelled, chunk)
+    found = [(chunk, whole)] if whole else []
+    if rest:
+        found.append((min(s for s in (chunk, max(chunk // 2, 1), max(chunk // 4, 1)) if s >= rest), 1))
+    return found
 
 
 def config_of(model: str) -> tuple[str, dict[str, Any]]:
@@ -128,9 +143,9 @@ def products_of(structure: dict[str, Any], step: Step) -> list[Product]:
     found: list[Product] = []
 
     def add(m: int, n: int, k: int, layout: str, role: str, count: int, batch: int = 1) -> None:
-        found.append(Product(m, n, batch, k, step.dtype, layout, role, count))
+        found.append(Product(m, n, batch, k, step.dtype, layout, role, count * step.passes))
 
-    tokens, rank = step.tokens, step.rank
+    tokens = step.tokens
     for linear in structure["linears"]:
         inside, outside, layers = linear["in"], linear["out"], linear["layers"]
         # The frozen embedding needs no gradient, so the layers that read it compute none for their input;
@@ -140,31 +155,49 @@ def products_of(structure: dict[str, Any], step: Step) -> list[Product]:
         add(inside, tokens, outside, "NN", "linear input gradient", deep)
         if step.full:
             add(inside, outside, tokens, "NT", "linear weight gradient", layers)
-        elif step.targets is None or linear["name"] in step.targets:
+        elif rank := _rank_of(step, linear["name"]):
             add(rank, tokens, inside, "TN", "adapter forward", layers * again)
             add(outside, tokens, rank, "TN", "adapter forward", layers * again)
             add(rank, tokens, outside, "NN", "adapter input gradient", layers)
             add(inside, tokens, rank, "NN", "adapter input gradient", deep)
             add(inside, rank, tokens, "NT", "adapter weight gradient", layers)
             add(rank, outside, tokens, "NT", "adapter weight gradient", layers)
-    attention = structure["attention"]
-    layers, heads, size = attention["layers"], attention["heads"], attention["head_dim"]
-    for count, rung in step.segments or ((1, tokens),):
-        batch = count * heads
-        add(rung, rung, size, "TN", "attention scores", layers * again, batch)
-        add(size, rung, rung, "NN", "attention values", layers * again, batch)
-        add(rung, rung, size, "TN", "attention gradient", layers, batch)
-        add(size, rung, rung, "NT", "attention gradient", layers, batch)
-        add(size, rung, rung, "NN", "attention gradient", layers, batch)
-        add(rung, size, rung, "NT", "attention gradient", layers, batch)
+    found += _attention(structure["attention"], step)
     head = structure["head"]
-    labelled = tokens if step.labelled is None else step.labelled
-    whole, rest = divmod(labelled, step.loss_chunk)
-    for size, count in ((step.loss_chunk, whole), (rest, 1 if rest else 0)):
+    for size, count in chunks(tokens if step.labelled is None else step.labelled, step.loss_chunk):
         add(head["out"], size, head["in"], "TN", "output layer forward", count)
         add(head["in"], size, head["out"], "NN", "output layer input gradient", count)
         if step.full:
             add(head["in"], head["out"], size, "NT", "output layer weight gradient", count)
+    return found
+
+
+def _rank_of(step: Step, name: str) -> int:
+    if step.targets is not None and name not in step.targets:
+        return 0
+    return dict(step.ranks).get(name, step.rank)
+
+
+def _attention(attention: dict[str, Any], step: Step) -> list[Product]:
+    """Math attention as train/math_attention.py computes it: the query heads of one key head in one product."""
+    layers, kv, size = attention["layers"], attention["kv_heads"], attention["head_dim"]
+    group = attention["heads"] // kv
+    forward = layers * (2 if step.recompute == "layer" else 1)
+    scores = forward + (0 if step.recompute == "none" else layers)
+    found: list[Product] = []
+    for slots, rung in step.segments or ((1, step.tokens),):
+        queries = group * rung
+        # torch.matmul folds (slots, key heads) into one batch; where they do not lie one behind the other it copies
+        # the transposed keys and values first, and the copy is no longer transposed.
+        turned = "NN" if slots > 1 and kv > 1 else "TN"
+        for m, n, k, layout, role, count in (
+            (rung, queries, size, turned, "attention scores", scores),
+            (size, queries, rung, "NN", "attention values", forward),
+            (rung, queries, size, turned, "attention gradient", layers),
+            (size, rung, queries, "NT", "attention gradient", 2 * layers),
+            (size, queries, rung, "NN", "attention gradient", layers),
+        ):
+            found.append(Product(m, n, slots * kv, k, step.dtype, layout, role, count * step.passes))
     return found
 
 
@@ -178,7 +211,7 @@ def shapes(model: str, steps: Sequence[Step], count: bool = True) -> ShapeList:
         BadInput: unknown model. JobFailed: no torch to walk it with.
     """
     name, config = config_of(model)
-    countable = count and all(not s.segments and s.labelled is None and s.recompute != "layer" for s in steps)
+    countable = count and all(not s.segments and s.labelled is None and s.recompute == "none" for s in steps)
     structure = walk(config, steps[0], [s.tokens for s in steps], countable)
     found = [product for step in steps for product in products_of(structure, step)]
     counted = structure["flops_counted"]
@@ -186,7 +219,7 @@ def shapes(model: str, steps: Sequence[Step], count: bool = True) -> ShapeList:
     first = steps[0]
     return ShapeList(
         model=name,
-        tokens=[step.tokens for step in steps],
+        tokens=sorted({step.tokens for step in steps}),
         rank=first.rank,
         products=merged(found),
         facts={
@@ -194,6 +227,7 @@ def shapes(model: str, steps: Sequence[Step], count: bool = True) -> ShapeList:
             "kind": "full" if first.full else "lora",
             "recompute": first.recompute,
             "loss_chunk": first.loss_chunk,
+            "passes": sum(step.passes for step in steps),
             "parameters": structure["parameters"],
         },
         flops_counted=sum(totals) if totals and all(isinstance(t, int) for t in totals) else None,

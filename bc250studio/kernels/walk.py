@@ -1,4 +1,4 @@
-"""The one module of this package besides proof.py that needs torch, run as a child: ``python -m bc250studio.kernels.walk``.
+"""The one module here besides proof.py that needs torch, run as a child: ``python -m bc250studio.kernels.walk``.
 
 It builds a model on the meta device (no weights, no memory), lists its linear layers and attention, and
 counts one whole training step with torch's own FLOP counter, so that the shapes derived from the list can

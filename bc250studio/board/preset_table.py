@@ -2,7 +2,7 @@
 
 Board notes = what owners of a BC-250 published, gathered for this product; "measured" means by us, on that
 chip, with a record in docs/performance.md. docs/board.md's table is generated from these rows
-(``python -m bc250studio.board.presets > ...``, see there).
+(``python -m bc250studio.board.presets --write docs/board.md``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Preset:
     forbidden: dict[str, str] = field(default_factory=dict)
     """Variables that must not be set for the runner -> why."""
     capabilities: tuple[str, ...] = ()
-    """What the llama.cpp build must have."""
+    """What the llama.cpp build must have: its backend."""
     refusals: tuple[str, ...] = ()
     """What is known not to work, or is refused."""
     apu: bool = False
@@ -127,9 +127,12 @@ PRESETS: tuple[Preset, ...] = (
                 "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL", "1", "flash attention on gfx115x is behind this switch"
             ),
         ),
-        forbidden={"HSA_OVERRIDE_GFX_VERSION": f"gfx1151 is native in ROCm 7; an override only {_OVERRIDE}"},
         capabilities=("vulkan",),
-        refusals=("wrong logits without a crash on HIP gfx1150/1151: llama.cpp #28211", "vLLM #46186"),
+        refusals=(
+            f"an override: gfx1151 is native in ROCm 7, and an override only {_OVERRIDE}",
+            "wrong logits without a crash on HIP gfx1150/1151: llama.cpp #28211",
+            "vLLM #46186",
+        ),
         apu=True,
     ),
     Preset(

@@ -124,16 +124,8 @@ def runner_environment(
 
 def table() -> str:
     """The presets as a Markdown table."""
-    head = [
-        "chip",
-        "precision",
-        "attention",
-        "environment of the runner",
-        "serve with",
-        "throttles at",
-        "known refusals",
-    ]
-    head += ["measured by us", "source"]
+    head = ["chip", "precision", "attention", "environment of the runner", "serve with", "llama.cpp needs"]
+    head += ["throttles at", "known refusals", "measured by us", "source"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in PRESETS:
         variables = [f"`{v.name}={v.value}`" for v in row.environment] + [f"no `{name}`" for name in row.forbidden]
@@ -143,6 +135,7 @@ def table() -> str:
             row.attention,
             ", ".join(variables) or "-",
             row.serve,
+            ", ".join(row.capabilities) or "-",
             f"{row.throttle_c:.0f} °C",
             "; ".join(row.refusals) or "-",
             "yes" if row.measured else "no",

@@ -20,11 +20,9 @@ from bc250studio.board.doctor.serving import mesa_version
 
 SCHEMA = 1
 _WORD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9 ._+×*=:;%°()<>-]{0,59}$")
-_KEYS_WITH_WORDS = frozenset(
-    ("kind", "name", "dtype", "device", "gfx", "precision", "quantisation", "attention", "recompute", "graph", "layout")
-    + ("counting", "chip", "torch", "test", "what", "trust", "unit", "verdict", "remark", "against", "baseline")
-    + ("layer_kernels", "processor", "backend")
-)
+_WORDS = """kind name dtype device gfx precision quantisation attention recompute graph layout counting chip torch test
+what trust unit verdict remark against baseline layer_kernels processor backend"""
+_KEYS_WITH_WORDS = frozenset(_WORDS.split())
 _NEVER = re.compile(r"path|file|folder|dir|user|host|serial|uuid|url|addr|key|token_|home|prompt|text|python$|system$")
 _BENCH_PARTS = ("kind", "regime", "results", "machine")
 _LONGEST_LIST = 200

@@ -10,59 +10,93 @@ from bc250studio.errors import clean
 
 TAIL_BYTES = 64 * 1024
 
-# Pattern in the log -> what happened and what to do. The first that fits wins, so the specific stand first.
-_CAUSES: tuple[tuple[str, str], ...] = (
+# Patterns in the log -> what happened and what to do. The first that fits wins, so the specific stand first.
+_CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
-        r"ErrorDeviceLost|device ?lost|DeviceLost|GPU ?hang|ring \w+ timeout",
+        ("ErrorDeviceLost", "device ?lost", "GPU ?hang", r"ring \w+ timeout"),
         "the GPU was lost while computing; see dmesg, lower serve.batch or the clock, and start again",
     ),
     (
-        r"ErrorOutOf(Device|Host)Memory|out of memory|failed to allocate|unable to allocate|cannot allocate memory|"
-        r"bad_alloc|alloc_tensor_range: failed|ggml_backend_alloc|exceeds? (the )?device|not enough (memory|space)",
+        (
+            "ErrorOutOf(Device|Host)Memory",
+            "out of memory",
+            "(failed|unable) to allocate",
+            "cannot allocate memory",
+            "bad_alloc",
+            "alloc_tensor_range: failed",
+            "exceeds? (the )?device",
+            "not enough (memory|space)",
+        ),
         "it ran out of memory; lower serve.context, use a smaller quantisation, or free memory first",
     ),
     (
-        r"unknown model architecture: ?'?([\w.-]*)",
+        (r"unknown model architecture: ?'?([\w.-]*)",),
         "this llama-server does not know the model's architecture{0}; a newer build is needed",
     ),
     (
-        r"error loading model architecture|missing tensor '([^']*)'|wrong number of tensors|tensor '([^']*)' has wrong shape",
-        "the model file does not fit its architecture{0}; it was written wrongly or by a newer converter",
-    ),
-    (
-        r"unknown pre-tokenizer type: ?'?([\w.-]*)",
+        (r"unknown pre-tokenizer type: ?'?([\w.-]*)",),
         "this llama-server does not know the model's tokenizer{0}; a newer build is needed",
     ),
     (
-        r"data is not within the file bounds|not within file bounds|model is corrupted or incomplete|unexpectedly reached end of file|"
-        r"failed to read (magic|tensor|key)|invalid magic|bad magic|invalid ggu?f|gguf_init_from_\w+: failed|read error",
+        (
+            "data is not within the file bounds",
+            "model is corrupted or incomplete",
+            "unexpectedly reached end of file",
+            "failed to read (magic|tensor|key)",
+            "(invalid|bad) magic",
+            r"gguf_init_from_\w+: failed",
+            "read error",
+        ),
         "a model file is truncated or damaged; export it (or fetch it) again",
     ),
     (
-        r"LoRA tensor '([^']*)' has unexpected|has incorrect shape|does not exist in base model|model arch and LoRA arch mismatch|"
-        r"lora architecture mismatch|LoRA tensor '([^']*)'",
+        (
+            "error loading model architecture",
+            "missing tensor '([^']*)'",
+            "wrong number of tensors",
+            "tensor '([^']*)' has wrong shape",
+        ),
+        "the model file does not fit its architecture{0}; it was written wrongly or by a newer converter",
+    ),
+    (
+        (
+            "LoRA tensor '([^']*)'",
+            "has incorrect shape",
+            "does not exist in base model",
+            "model arch and LoRA arch mismatch",
+            "lora architecture mismatch",
+        ),
         "the adapter does not fit this base model{0}; it belongs to another one",
     ),
-    (r"failed to (load|apply) lora adapter|failed to load LoRA", "the adapter file could not be loaded"),
+    (("failed to (load|apply) lora",), "the adapter file could not be loaded"),
     (
-        r"(jinja|chat template|template).*(error|exception|fail|not supported|unexpected)|"
-        r"Unable to generate parser|common_chat_templates_init: error|(error|exception|fail)\w*.*chat[_ ]template",
+        (
+            "(jinja|template).*(error|exception|fail|not supported|unexpected)",
+            "unable to generate parser",
+            r"(error|exception|fail)\w*.*chat[_ ]template",
+        ),
         "llama-server cannot read the model's chat template",
     ),
     (
-        r"couldn't bind|failed to bind|address already in use|bind HTTP server socket",
+        ("couldn't bind", "failed to bind", "address already in use", "bind HTTP server socket"),
         "its port was taken by another program in the meantime; start it again",
     ),
     (
-        r"invalid device|invalid value for .*device|unknown device",
+        ("(invalid|unknown) device", "invalid value for .*device"),
         "llama-server does not have the device that was asked for",
     ),
-    (r"error: (unknown|invalid) argument:? ?(\S*)", "this llama-server does not know an option{0}"),
-    (r"failed to open (?:GGUF file )?'?([^'\n]*)|No such file", "a file is missing{0}"),
-    (r"no backends are loaded|no usable GPU found", "llama-server found no device to compute on"),
+    ((r"error: (?:unknown|invalid) argument:? ?(\S*)",), "this llama-server does not know an option{0}"),
+    ((r"failed to open (?:GGUF file )?'?([^'\n]*)", "No such file"), "a file is missing{0}"),
+    (("no backends are loaded", "no usable GPU found"), "llama-server found no device to compute on"),
+    (
+        ("corrupted size vs", "double free or corruption", "malloc\\(\\)", r"free\(\)"),
+        "it crashed inside its own or the driver's code (broken heap)",
+    ),
 )
 _SIGNALS = {
-    signal.SIGILL: "its build uses instructions this CPU does not have (AVX-512 or AMX perhaps); use another build of llama.cpp",
+    signal.SIGILL: (
+        "its build uses instructions this CPU does not have (AVX-512 or AMX, perhaps); use another build of llama.cpp"
+    ),
     signal.SIGKILL: "it was killed (kill -9, or the kernel when memory ran out; see dmesg)",
     signal.SIGSEGV: "it crashed (segmentation fault)",
     signal.SIGABRT: "it gave up (abort)",
@@ -87,12 +121,13 @@ def cause(text: str, code: int | None) -> str:
 
     A negative code is a signal, as subprocess gives it.
     """
-    for pattern, words in _CAUSES:
-        match = re.search(pattern, text, re.IGNORECASE)
-        if match:
-            named = next((group for group in match.groups()[::-1] if group and len(group) > 1), "")
-            return words.format(f" ({clean(named, 80)})" if named else "")
-    if "AMX is not ready" in text.rstrip().splitlines()[-1:]:
+    for patterns, words in _CAUSES:
+        for pattern in patterns:
+            match = re.search(pattern, text, re.IGNORECASE)
+            if match:
+                named = next((group for group in match.groups() if group and "{0}" in words), "")
+                return words.format(f" ({clean(named, 80)})" if named else "")
+    if "AMX is not ready to be used!" in text.rstrip().splitlines()[-1:]:
         return _SIGNALS[signal.SIGILL]
     if code is not None and code < 0:
         try:

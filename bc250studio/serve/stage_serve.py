@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from bc250studio import settings
-from bc250studio.errors import BadInput
+from bc250studio.errors import BadInput, clean
 from bc250studio.jobs import JobFolder
 from bc250studio.jobs.progress import Progress
 from bc250studio.profiles import Resolved
@@ -49,18 +52,25 @@ def still_there(job: JobFolder, earlier: dict[str, Any]) -> bool:
     return server.adopt(job) is not None
 
 
-def plan_for(job: JobFolder, resolved: Resolved) -> Plan:
-    """What the run's export says to serve, and how the profile says to serve it.
+def plan_for(job: JobFolder, resolved: Resolved, changes: Mapping[str, Any] | None = None) -> Plan:
+    """What the run's export says to serve, and how the profile says to serve it; ``changes`` go on top.
 
     Raises:
         BadInput: nothing was exported yet.
     """
     outputs = job.stage("export").get("outputs") or {}
+    serve = resolved.profile.serve
+    if changes:
+        try:
+            serve = type(serve).model_validate({**serve.model_dump(), **changes})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise BadInput(f"serve.{first['loc'][0]} = {clean(first.get('input'), 60)!r}: {first['msg']}.") from error
     merged, base, adapter = (outputs.get(key) for key in ("merged_gguf", "base_gguf", "adapter_gguf"))
     if merged:
-        return Plan.of(resolved.profile.serve, Path(str(merged)), None)
+        return Plan.of(serve, Path(str(merged)), None)
     if base and adapter:
-        return Plan.of(resolved.profile.serve, Path(str(base)), Path(str(adapter)))
+        return Plan.of(serve, Path(str(base)), Path(str(adapter)))
     raise BadInput(f"{job.name} has nothing exported to serve; run: bc250studio export {job.name}")
 
 

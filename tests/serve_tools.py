@@ -21,7 +21,7 @@ from tests.export_tools import base_gguf, make_adapter
 from tests.tiny import tiny_model
 
 TEXTS = (
-    "<|im_start|>user\nWie heißt die Platine? 😀 👨‍👩‍👧‍👦<|im_end|>\n<|im_start|>assistant\nBC-250 🫨 naïve<|im_end|>\n",
+    "<|im_start|>user\nWie heißt die Platine? 😀 👨‍👩‍👧‍👦<|im_end|>\n<|im_start|>assistant\nBC-250 🫨<|im_end|>\n",
     "<|im_start|>user\n请用中文回答:一加一等于几?<|im_end|>\n<|im_start|>assistant\n等于二。谢谢!<|im_end|>\n",
     "<|im_start|>user\nHello there, how  are\n\tyou?<|im_end|>\n<|im_start|>assistant\nFine, thanks.<|im_end|>\n",
 )
@@ -68,7 +68,7 @@ def case(family: str = "llama", seed: int = 0, std: float = 0.08) -> Case:
 
 
 def _sharpen(folder: Path, factor: float = 8.0) -> None:
-    """A random model spreads its bets evenly over 49,152 tokens; a trained one does not, and proofs are about those."""
+    """A random model spreads its bets evenly over 49,152 tokens; a trained one does not."""
     from safetensors.numpy import load_file, save_file
 
     file = folder / "model.safetensors"

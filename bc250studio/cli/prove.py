@@ -31,19 +31,14 @@ def run(options: argparse.Namespace) -> int:
 def text(proof: dict, verdict: str) -> str:
     """The figures as a table, the verdict as a sentence."""
     rows = []
-    for name, figures in (
-        ("same adapter", proof),
-        ("base alone", proof["base"]),
-        ("price of quantisation", proof["price"]),
-    ):
+    figures_of = {"same adapter": proof, "base alone": proof["base"], "price of quantisation": proof["price"]}
+    for name, figures in figures_of.items():
         if figures:
             rows.append(
                 (name, f"{figures['mean_kl']:.4f}", f"{figures['worst_kl']:.4f}", f"{100 * figures['top1']:.1f} %")
             )
     lines = [table(("", "mean KL", "worst KL", "top-1"), rows), ""]
-    lines.append(
-        f"limit {proof['limit_kl']} nats over {proof['tokens']} held-out tokens; the price is shown, not judged"
-    )
+    lines.append(f"limit {proof['limit_kl']} nats, {proof['tokens']} held-out tokens; the price is shown, not judged")
     equal = {True: "equal", False: "DIFFERENT", None: "not compared"}[proof["ids_equal"]]
     lines.append(f"tokens of trainer and server: {equal} ({proof['ids_checked']} chats) {proof['ids_note']}".rstrip())
     lines += [f"note: {note}" for note in proof["notes"]]

@@ -1,4 +1,4 @@
-"""``serve RUN|PROFILE|ADAPTER_DIR``: llama-server with what was trained, left running; the line to reach it from afar."""
+"""``serve RUN|PROFILE|ADAPTER_DIR``: llama-server with what was trained, left running, and how to reach it."""
 
 from __future__ import annotations
 

@@ -232,9 +232,8 @@ def _output(path: Path, option: str, environment: Mapping[str, str]) -> str:
         raise JobFailed(f"{path} cannot be started: {error}.") from error
     text = (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace")
     if done.returncode and option == "--help":
-        raise JobFailed(
-            f"{path} {option} ended with code {done.returncode}: {clean(text.strip().splitlines()[-1] if text.strip() else '', 200)}"
-        )
+        last = text.strip().splitlines()[-1:] or [""]
+        raise JobFailed(f"{path} {option} ended with code {done.returncode}: {clean(last[0], 200)}")
     return text
 
 

@@ -39,8 +39,8 @@ def check(device: Device, files: list[Path], context: int, slots: int, own_job: 
             kind = other.state.get("kind")
             if device.shares_memory and not device.cpu_based and kind == "train" and other.phase in _TRAINING:
                 raise JobFailed(
-                    f"{other.job.name} is {other.phase} and the server would share its memory: on this board GPU and CPU "
-                    f"use the same one. Wait for it, or stop it with: bc250studio stop {other.job.name}"
+                    f"{other.job.name} is {other.phase} and the server would share its memory: on this board the GPU "
+                    f"uses the machine's. Wait for it, or stop it with: bc250studio stop {other.job.name}"
                 )
     needed = need_mib(files, context, slots)
     if device.shares_memory or not device.total_mib:

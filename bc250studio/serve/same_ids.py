@@ -92,7 +92,8 @@ def compare(
             at = next((i for i, (a, b) in enumerate(zip(our_ids, their_ids, strict=False)) if a != b), None)
             at = min(len(our_ids), len(their_ids)) if at is None else at
             around = clean(tokenizer.decode(our_ids[max(0, at - 3) : at + 3]), 60)
-            note = f"the tokenizers differ at token {at} (near {around!r}): {our_ids[at : at + 3]} against {their_ids[at : at + 3]}"
+            found = f"{our_ids[at : at + 3]} against {their_ids[at : at + 3]}"
+            note = f"the tokenizers differ at token {at} (near {around!r}): {found}"
             return Sameness(False, number, note, closing, None)
     return Sameness(True, len(chosen), "", closing, None if closing is None else stops_at(talk, closing))
 

@@ -323,7 +323,7 @@ def _wait_ready(server: Server, child: subprocess.Popen[bytes], progress: Progre
                 progress(f"llama-server on {server.backend_words}: {_loading_words(server.log)}", None, None)
         if time.monotonic() - grown > STUCK_S:
             raise JobFailed(
-                f"llama-server has said nothing for {STUCK_S:.0f} seconds while loading and was ended. Log: {server.log}"
+                f"llama-server said nothing for {STUCK_S:.0f} seconds while loading and was ended. Log: {server.log}"
             )
         time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""bc250studio models list|show|get: the models on this machine, what they are, and how to fetch one."""
+"""bc250studio models list|show|fit|get: the models on this machine, what they are, and how to fetch one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from bc250studio.cli import models_fit
 from bc250studio.cli.common import Bar, emit, narrate, table
 from bc250studio.errors import BadInput, clean
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """One sub-parser an action; each sets ``act``."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|get")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|fit|get")
     listing = actions.add_parser("list", help="models that need no download", allow_abbrev=False)
     listing.add_argument("folder", nargs="*", help="also look in these folders")
     listing.add_argument("--json", action="store_true")
@@ -28,6 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     get.add_argument("--revision", help="branch, tag or commit")
     get.add_argument("--json", action="store_true")
     get.set_defaults(act=_get)
+    models_fit.add(actions)
 
 
 def run(args: argparse.Namespace) -> int:

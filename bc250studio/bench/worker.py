@@ -20,7 +20,7 @@ from bc250studio import paths, settings
 from bc250studio.errors import BadInput, JobFailed, StudioError, clean
 from bc250studio.jobs.spawn import child_environment
 
-RECIPES = ("train", "step", "memory")
+RECIPES = ("train", "step", "memory", "gemm")
 """Recipes with a torch part: ``bench/recipes_NAME.py``."""
 
 

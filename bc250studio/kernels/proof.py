@@ -18,7 +18,7 @@ import torch
 from bc250studio.errors import clean
 from bc250studio.kernels.cases import ACCUMULATE, UNIT_ROUNDOFF, Case, standard, tuned
 from bc250studio.kernels.products import from_dict
-from bc250studio.kernels.proof_training import training_checks
+from bc250studio.kernels.proof_training import loss_run, training_checks
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 WHOLE_FLOPS = 4e8
@@ -133,7 +133,7 @@ def judge(case: Case, a: Any, b: Any, c: Any, result: Any) -> tuple[bool, dict[s
 
 
 def _projected(case: Case, a: Any, b: Any, c: Any, result: Any) -> float:
-    """Relative error of C·v against A·(B·v) for a random v of signs, in float64: sees every element of a large product."""
+    """Relative error of C·v against A·(B·v), v random signs, in float64: sees every element of a large product."""
     sign = torch.randint(0, 2, (case.m,), generator=torch.Generator().manual_seed(9)).double() * 2 - 1
     error = exact = 0.0
     for index in range(case.batch):
@@ -199,6 +199,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     wanted = request.get("device") or "auto"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else torch.device(wanted)
     exact_mode()
+    if request.get("loss_run"):
+        losses = {name: loss_run(device, DTYPES[name]) for name in request.get("dtypes") or list(DTYPES)}
+        return {"device": str(device), **facts(device), "losses": losses}
     if request.get("only") is not None:
         cases: list[Case] = [Case(**entry) for entry in request["only"]]
     else:

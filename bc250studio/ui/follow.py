@@ -96,7 +96,16 @@ class _Lines:
             return [], False
         end = block.rfind(b"\n") + 1
         self._offset += end
-        return [r for r in map(_record, block[:end].splitlines()) if r is not None], fresh
+        return _records(block[:end]), fresh
+
+
+def _records(block: bytes) -> list[dict[str, Any]]:
+    """All lines at once when all are sound, else line by line."""
+    try:
+        records = from_json(b"[" + block.strip().replace(b"\n", b",") + b"]")
+    except ValueError:
+        records = map(_record, block.splitlines())
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -161,27 +170,29 @@ class Follower:
         if fresh:
             for name in STEP_CURVES:
                 self._series[name] = Series()
-        for record in records:
-            step = record.get("step")
-            for name in STEP_CURVES:
-                self._series[name].add(step, record.get(name))
+        steps = [record.get("step") for record in records]
+        for name in STEP_CURVES:
+            self._series[name].extend(steps, [record.get(name) for record in records])
         if records:
             self._latest = records[-1]
 
     def _read_board(self) -> None:
         records, _ = self._files["board"].read()
-        for record in records:
-            readings, t = record.get("readings"), record.get("t")
-            if not isinstance(readings, dict) or not isinstance(t, (int, float)):
-                continue
-            if self._board_start is None:
-                self._board_start = t
-            for name in BOARD_CURVES:
-                self._series[name].add(t - self._board_start, trusted(readings.get(name)))
-            watts = trusted(readings.get("gpu_power_w"))
-            if watts is not None:
-                self._power = (self._power[0] + watts, self._power[1] + 1)
-            self._readings, self._board_t = readings, t
+        sound = [
+            record
+            for record in records
+            if isinstance(record.get("readings"), dict) and isinstance(record.get("t"), (int, float))
+        ]
+        if not sound:
+            return
+        if self._board_start is None:
+            self._board_start = sound[0]["t"]
+        times = [record["t"] - self._board_start for record in sound]
+        for name in BOARD_CURVES:
+            self._series[name].extend(times, [trusted(record["readings"].get(name)) for record in sound])
+        watts = [w for record in sound if (w := trusted(record["readings"].get("gpu_power_w"))) is not None]
+        self._power = (self._power[0] + sum(watts), self._power[1] + len(watts))
+        self._readings, self._board_t = sound[-1]["readings"], sound[-1]["t"]
 
     def _read_events(self) -> None:
         records, _ = self._files["events"].read()

@@ -6,8 +6,10 @@ Spikes survive, because a bucket keeps the lowest and the highest value it ever 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Bucket(NamedTuple):
@@ -73,6 +75,38 @@ class Series:
                 return
         self._buckets.append(_Open(fx, fx, fy, fy, fy, 1))
 
+    def extend(self, xs: Sequence[Any], ys: Sequence[Any]) -> None:
+        """Append many points at the cost of few: whole buckets are made by C code, not point by point."""
+        if not (_plain(xs) and _plain(ys)):
+            pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if _number(x) and _number(y)]
+            xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+        start = 0
+        if len(xs) > self.capacity:
+            self._frozen = None
+            while (len(xs) + self._points()) / self._per_bucket > self.capacity:
+                self._halve()
+            start = self._fill_whole(xs, ys)
+        for x, y in zip(xs[start:], ys[start:], strict=True):
+            self.add(x, y)
+
+    def _points(self) -> int:
+        return sum(bucket.count for bucket in self._buckets)
+
+    def _fill_whole(self, xs: Sequence[float], ys: Sequence[float]) -> int:
+        """Top up the open bucket, then cut whole ones; how many points were taken."""
+        start = 0
+        if self._buckets and self._buckets[-1].count < self._per_bucket:
+            start = min(len(xs), self._per_bucket - self._buckets[-1].count)
+            for x, y in zip(xs[:start], ys[:start], strict=True):
+                self.add(x, y)
+        size, floor = self._per_bucket, self._buckets[-1].x1 if self._buckets else float("-inf")
+        while start + size <= len(xs) and len(self._buckets) < self.capacity:
+            some_x, some_y = xs[start : start + size], ys[start : start + size]
+            first, floor = max(floor, float(some_x[0])), max(floor, float(max(some_x)))
+            self._buckets.append(_Open(first, floor, float(min(some_y)), float(max(some_y)), float(sum(some_y)), size))
+            start += size
+        return start
+
     def _halve(self) -> None:
         for left, right in zip(self._buckets[0::2], self._buckets[1::2], strict=False):
             left.swallow(right)
@@ -84,6 +118,11 @@ class Series:
         if self._frozen is None:
             self._frozen = tuple(bucket.closed() for bucket in self._buckets)
         return self._frozen
+
+
+def _plain(values: Sequence[Any]) -> bool:
+    """Whether all are finite ints and floats; the usual case, checked without a look at each."""
+    return set(map(type, values)) <= {int, float} and math.isfinite(sum(values))
 
 
 def _number(value: object) -> bool:

@@ -77,8 +77,8 @@ class StudioScreen(Screen[Result]):
 
     def observe(self, snapshot: Snapshot) -> None:
         """Top line and tiny summary, then the screen's own part."""
-        if not self.ready:
-            return
+        if not self.ready or self.query_one_optional(TopLine) is None or self.query_one_optional(Footer) is None:
+            return  # not composed yet, or already being taken apart
         run = snapshot.run
         labels = [f"RECORDING: {run.recording}"] if run is not None and run.recording else []
         labels += ["READ-ONLY"] if self.studio.read_only else []

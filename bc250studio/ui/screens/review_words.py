@@ -9,7 +9,7 @@ from textual.content import Content
 
 from bc250studio import profiles
 from bc250studio.errors import clean
-from bc250studio.ui.numbers import big
+from bc250studio.ui.numbers import big, size
 
 
 def model(resolved: profiles.Resolved) -> Content:
@@ -23,11 +23,15 @@ def model(resolved: profiles.Resolved) -> Content:
 
 
 def data(resolved: profiles.Resolved) -> Content:
-    """That the data is there."""
-    from bc250studio.data import sources
+    """Which files, how big."""
+    from bc250studio.data import files
 
-    sources.check(resolved.profile.data)
-    return _line("data", clean(resolved.profile.data.path, 100))
+    path = resolved.profile.data.path
+    if path.startswith("hub:"):
+        return _line("data", f"{clean(path, 60)}, fetched by the run")
+    found = files.locate(path)
+    notes = "".join(f"; {clean(note, 100)}" for note in found.notes)
+    return _line("data", f"{clean(path, 60)} · {len(found.files)} file(s), {size(found.size_bytes)}{notes}")
 
 
 def export(resolved: profiles.Resolved) -> Content:

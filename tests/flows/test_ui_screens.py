@@ -1,0 +1,399 @@
+"""The app by its keys, over recorded job folders (Pilot, no terminal)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from bc250studio import paths, pipeline, profiles
+from bc250studio.errors import JobFailed
+from bc250studio.jobs import JobFolder
+from bc250studio.ui.app import StudioApp
+from bc250studio.ui.widgets.chart import Chart
+from bc250studio.ui.widgets.line import Line
+from bc250studio.ui.widgets.rows import Rows
+from bc250studio.ui.widgets.topline import TopLine
+from tests import recording
+
+
+def app(**options) -> StudioApp:
+    return StudioApp(interval_s=0.05, **options)
+
+
+async def until(pilot: Pilot, condition: Callable[[], object], what: str = "") -> None:
+    """Wait for a condition, never for a time."""
+    for _ in range(400):
+        await pilot.pause(0.02)
+        try:
+            if condition():
+                return
+        except Exception:
+            continue
+    raise AssertionError(f"never came true: {what or condition}; screen {screen_name(pilot)}")
+
+
+def screen_name(pilot: Pilot) -> str:
+    return type(pilot.app.screen).__name__
+
+
+def on(pilot: Pilot, name: str) -> Callable[[], bool]:
+    return lambda: screen_name(pilot) == name
+
+
+def text(pilot: Pilot, selector: str) -> str:
+    return str(pilot.app.screen.query_one(selector, Line)._shown)
+
+
+def said(pilot: Pilot) -> str:
+    return " ".join(str(note.message) for note in pilot.app._notifications)
+
+
+async def test_home_shows_the_live_run_first_then_profiles_and_runs(home):
+    recording.write_run("demo", step=72)
+    recording.write_run("old", step=150, phase="done", age_s=9000, stages=recording.done_stages())
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 72/150" in text(pilot, "#live"))
+        assert "ETA 10 min" in text(pilot, "#live")
+        runs, known = pilot.app.screen.query_one("#runs", Rows), pilot.app.screen.query_one("#profiles", Rows)
+        assert [cells[1] for cells in runs._rows.values()] == ["▶ training (rec)", "✓ done (rec)"]
+        assert runs._rows[list(runs._rows)[1]][2] == "1.402"
+        assert "demo" in known._rows and "live" in known._rows["demo"][3]
+
+
+async def test_a_run_opens_with_its_figures_and_says_it_is_a_recording(home):
+    recording.write_run("demo", step=72)
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: pilot.app.screen.query_one("#runs", Rows)._rows)
+        await pilot.press("2")
+        await until(pilot, lambda: "1.412" in text(pilot, "#loss-text"))
+        assert "250 real" in text(pilot, "#rate-text") and "264 positions" in text(pilot, "#rate-text")
+        assert "GPU 70 °C" in text(pilot, "#temp-text")
+        assert "127 W" in text(pilot, "#figures") and "1.92 GiB" in text(pilot, "#figures")
+        assert "Checkpoint at step 50 saved" in text(pilot, "#events")
+        assert "RECORDING" in pilot.app.screen.query_one(TopLine).label
+        chart = pilot.app.screen.query_one("#loss", Chart)
+        assert any("⠀" < mark <= "⣿" for row in chart._cells for mark, _ in row)
+        assert any(mark == "●" for row in chart._cells for mark, _ in row)
+
+
+async def test_without_a_sensor_the_pane_says_why(home):
+    job = recording.write_run("demo", step=20, board=False)
+    from bc250studio import telemetry
+
+    telemetry.Writer(job.path / "board.jsonl").write(
+        {"readings": {"gpu_temp_c": recording.NO_GPU, "cpu_temp_c": {**recording.NO_GPU, "why": "no hwmon"}}}
+    )
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "n/a" in text(pilot, "#temp-text"))
+        assert "no GPU sensor on this machine" in pilot.app.screen.query_one("#temp", Chart).empty
+        assert "n/a" in text(pilot, "#figures")
+
+
+async def test_pause_checkpoint_stop_reach_the_run(home):
+    job = recording.write_run("demo", step=20)
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 20/150" in text(pilot, "#progress"))
+        await pilot.press("p", "k", "s")
+        await until(pilot, on(pilot, "Confirm"))
+        await pilot.press("n")
+        await until(pilot, on(pilot, "TrainingScreen"))
+        await pilot.press("s")
+        await until(pilot, on(pilot, "Confirm"))
+        await pilot.press("y")
+        await until(pilot, lambda: len(list((job.path / "control").glob("*.json"))) == 3)
+        verbs = {file.stem.rpartition("-")[2] for file in (job.path / "control").glob("*.json")}
+        assert verbs == {"pause", "checkpoint", "stop"}
+
+
+async def test_a_greyed_key_says_why(home):
+    job = recording.write_run("demo", step=150, phase="done", stages=recording.done_stages())
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "done" in text(pilot, "#progress"))
+        await pilot.press("p")
+        await until(pilot, lambda: "not live" in said(pilot))
+        await pilot.press("c")
+        await until(pilot, lambda: "Nothing is served yet" in said(pilot))
+        await pilot.press("question_mark")
+        await until(pilot, on(pilot, "HelpScreen"))
+        assert any("not live" in str(line._shown) for line in pilot.app.screen.query(Line))
+        await pilot.press("q")
+        await until(pilot, on(pilot, "TrainingScreen"))
+
+
+async def test_read_only_changes_nothing(home):
+    job = recording.write_run("demo", step=20)
+    async with app(job=job, read_only=True).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 20/150" in text(pilot, "#progress"))
+        await pilot.press("p", "s", "g")
+        await until(pilot, lambda: "--readonly" in said(pilot))
+        assert screen_name(pilot) == "TrainingScreen" and not list((job.path / "control").iterdir())
+        assert "READ-ONLY" in pilot.app.screen.query_one(TopLine).label
+
+
+async def test_q_leaves_and_says_that_the_run_goes_on(home, monkeypatch):
+    left = []
+    job = recording.write_run("demo", step=20)
+    studio = app(job=job)
+    async with studio.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: studio.snapshot.live)
+        monkeypatch.setattr(studio, "exit", lambda **given: left.append(given["message"]))
+        await pilot.press("q")
+        await until(pilot, lambda: left)
+    assert f"{job.name} goes on" in left[0] and "bc250studio attach" in left[0]
+
+
+async def test_new_fine_tune_from_model_to_start(home, monkeypatch):
+    launched = {}
+
+    def launch(resolved: profiles.Resolved, stages, title="", kind="train") -> JobFolder:
+        launched.update(resolved=resolved, stages=tuple(stages))
+        return recording.write_run("new", step=1)
+
+    monkeypatch.setattr(pipeline, "launch", launch)
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, on(pilot, "HomeScreen"))
+        await pilot.press("n")
+        await until(pilot, lambda: "135 M parameters" in text(pilot, "#about"), "the demo model is described")
+        await pilot.press("f4")
+        await until(pilot, on(pilot, "DatasetScreen"))
+        await pilot.press("f4")
+        await until(pilot, on(pilot, "RecipeScreen"))
+        await pilot.press("tab", *["backspace"] * 2, "8", "enter")
+        assert "Times every row is seen" in text(pilot, "#said")
+        await pilot.press("f3")
+        await until(pilot, on(pilot, "DatasetScreen"))
+        await pilot.press("f4")
+        await until(pilot, on(pilot, "RecipeScreen"))
+        assert pilot.app.screen.query_one("#field-adapter-rank", Input).value == "8"
+        await pilot.press("f4")
+        await until(pilot, on(pilot, "ReviewScreen"))
+        await until(pilot, lambda: "135 M parameters" in text(pilot, "#found") and "export" in text(pilot, "#found"))
+        assert "adapter.rank" in text(pilot, "#changed") and "this draft" in text(pilot, "#changed")
+        await pilot.press("s")
+        await until(pilot, on(pilot, "TrainingScreen"))
+    assert launched["resolved"].profile.adapter.rank == 8 and launched["stages"] == pipeline.STAGES
+
+
+async def test_a_draft_is_saved_as_a_profile(home):
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, on(pilot, "HomeScreen"))
+        await until(pilot, lambda: pilot.app.screen.query_one("#profiles", Rows)._rows)
+        await pilot.press("m")
+        await until(pilot, on(pilot, "RecipeScreen"))
+        await pilot.press("f6")
+        await until(pilot, on(pilot, "AskText"))
+        await pilot.press("end", "-", "2", "enter")
+        await until(pilot, lambda: (paths.user_profiles_dir() / "demo-2.toml").exists())
+    assert profiles.load("demo-2").profile.train.epochs == 8
+
+
+async def test_a_value_that_does_not_fit_keeps_us_on_the_recipe(home):
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: pilot.app.screen.query_one("#profiles", Rows)._rows)
+        await pilot.press("m")
+        await until(pilot, on(pilot, "RecipeScreen"))
+        await pilot.press("tab", "x", "f4")
+        await until(pilot, lambda: "adapter.rank" in said(pilot))
+        assert screen_name(pilot) == "RecipeScreen"
+
+
+async def test_an_unknown_model_keeps_us_on_the_model(home):
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, on(pilot, "HomeScreen"))
+        await pilot.press("n")
+        await until(pilot, on(pilot, "ModelScreen"))
+        await pilot.press("x", "y", "f4")
+        await until(pilot, lambda: "No model" in said(pilot))
+        assert screen_name(pilot) == "ModelScreen"
+
+
+async def test_what_cannot_start_is_a_sentence(home, monkeypatch):
+    def launch(*_: object, **__: object) -> JobFolder:
+        raise JobFailed("demo ended before it began.")
+
+    monkeypatch.setattr(pipeline, "launch", launch)
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: pilot.app.screen.query_one("#profiles", Rows)._rows)
+        await pilot.press("r")
+        await until(pilot, on(pilot, "ReviewScreen"))
+        await pilot.press("s")
+        await until(pilot, lambda: "ended before it began" in said(pilot))
+        assert screen_name(pilot) == "ReviewScreen"
+
+
+async def test_steps_show_results_and_begin_what_is_missing(home, monkeypatch):
+    asked = []
+    monkeypatch.setattr(pipeline, "go_on", lambda job, stages=(): asked.append((job.name, tuple(stages))))
+    stages = {"train": recording.done_stages()["train"]}
+    job = recording.write_run("demo", step=150, phase="done", stages=stages)
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "done" in text(pilot, "#progress"))
+        await pilot.press("e")
+        await until(pilot, lambda: asked)
+        assert asked == [(job.name, pipeline.STAGES[1:])]
+        table = pilot.app.screen.query_one("#stages", Rows)
+        assert str(table._rows["train"][1]) == "✓ done" and str(table._rows["export"][1]) == "· waiting"
+        job.write_stage("export", **recording.done_stages()["export"])
+        job.write_state(phase="serving", stage="serve", stage_text="loading the weights")
+        await until(pilot, lambda: str(table._rows["serve"][1]) == "▶ running")
+        assert "9.3 MiB" in table._rows["export"][3] and "loading the weights" in text(pilot, "#now")
+        for name in ("reference", "serve", "prove", "ask"):
+            job.write_stage(name, **recording.done_stages()[name])
+        job.write_state(phase="done", stage=None)
+        await until(pilot, lambda: "served = trained" in text(pilot, "#proof"))
+        assert "0.00210 nats" in text(pilot, "#proof") and "0.0410 nats" in text(pilot, "#proof")
+        assert "24 compute units" in text(pilot, "#answers")
+
+
+async def test_a_failed_proof_is_loud(home):
+    stages = recording.done_stages()
+    stages["prove"] = {**stages["prove"], "verdict": "failed"}
+    stages["prove"]["proof"] = {**stages["prove"]["proof"], "mean_kl": 0.0357, "cause": "the adapter is scaled by 0.8"}
+    job = recording.write_run("demo", step=150, phase="failed", stages=stages, error="proof failed")
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "failed" in text(pilot, "#progress"))
+        await pilot.press("i")
+        await until(pilot, on(pilot, "DetailsScreen"))
+        await pilot.press("e")
+        await until(pilot, lambda: "SERVED IS NOT WHAT WAS TRAINED" in text(pilot, "#proof"))
+        assert "scaled by 0.8" in text(pilot, "#proof")
+        await pilot.press("1")
+        await until(pilot, lambda: "✗ proof failed (rec)" in str(pilot.app.screen.query_one("#runs", Rows)._rows))
+
+
+async def test_zoom_scrubs_scales_and_overlays(home):
+    recording.write_run("demo", step=150, phase="done", age_s=9000)
+    job = recording.write_run("demo", step=72)
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 72/150" in text(pilot, "#progress"))
+        await pilot.press("z")
+        await until(pilot, lambda: pilot.app.screen.query_one("#chart", Chart).frame)
+        await pilot.press("left", "left")
+        await until(pilot, lambda: "loss" in text(pilot, "#reading") and "step" in text(pilot, "#reading"))
+        before = pilot.app.screen.query_one("#chart", Chart).frame
+        await pilot.press("plus")
+        after = pilot.app.screen.query_one("#chart", Chart).frame
+        assert after.x1 - after.x0 == pytest.approx((before.x1 - before.x0) / 2)
+        await pilot.press("o")
+        await until(pilot, lambda: "earlier run" in text(pilot, "#reading"))
+        await pilot.press("z")
+        await until(pilot, lambda: "tokens/s" in text(pilot, "#title"))
+
+
+async def test_runs_filter_compare_delete(home):
+    recording.write_run("alpha", step=150, phase="done", age_s=9000, stages=recording.done_stages())
+    other = recording.write_run("beta", step=40, phase="stopped", age_s=3000)
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, on(pilot, "HomeScreen"))
+        await pilot.press("slash")
+        await until(pilot, lambda: len(pilot.app.screen.query_one("#runs", Rows)._rows) == 2)
+        await pilot.press("space", "down", "space", "x")
+        await until(pilot, lambda: "the profiles are equal" in text(pilot, "#table"))
+        assert "start temperature" in text(pilot, "#table")
+        await pilot.press("escape")
+        await until(pilot, on(pilot, "RunsScreen"))
+        await pilot.press("slash", *"stopped", "enter")
+        await until(pilot, lambda: list(pilot.app.screen.query_one("#runs", Rows)._rows) == [other.name])
+        await pilot.press("d")
+        await until(pilot, on(pilot, "Confirm"))
+        await pilot.press("y")
+        await until(pilot, lambda: not other.path.exists())
+
+
+async def test_details_turn_pages(home):
+    job = recording.write_run("demo", step=150, phase="done", stages=recording.done_stages(), profile="demo")
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "done" in text(pilot, "#progress"))
+        await pilot.press("i")
+        await until(pilot, lambda: "evaluation loss 3.214 before, 1.402 after" in text(pilot, "#text"))
+        for words in ("* tokens_per_step", "Checkpoint at step 50", "metrics.jsonl"):
+            await pilot.press("tab")
+            await until(pilot, lambda words=words: words in text(pilot, "#text"))
+
+
+async def test_system_and_log_and_kernels_open(home, monkeypatch):
+    from bc250studio.ui.screens import kernels, system
+
+    async def twin(*arguments, timeout_s=0.0):
+        return {"findings": [{"name": "disk", "verdict": "ok", "text": "120 GiB free"}]}
+
+    monkeypatch.setattr(system, "twin", twin)
+    monkeypatch.setattr(kernels, "twin", twin)
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, on(pilot, "HomeScreen"))
+        await pilot.press("5")
+        await until(pilot, lambda: "mem_available_mib" in text(pilot, "#text"), "sensors of this machine")
+        await pilot.press("d")
+        await until(pilot, lambda: "120 GiB free" in text(pilot, "#text"))
+        await pilot.press("4")
+        await until(pilot, on(pilot, "KernelsScreen"))
+        await pilot.press("6")
+        await until(pilot, on(pilot, "LogScreen"))
+
+
+@pytest.mark.parametrize("size", [(59, 24), (80, 12), (20, 3)])
+async def test_a_tiny_terminal_still_lives(home, size):
+    recording.write_run("demo", step=72)
+    async with app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "72/150" in text(pilot, "#tiny"))
+        assert pilot.app.screen.query_one("#tiny").display
+        assert not pilot.app.screen.query_one(".body").display
+
+
+@pytest.mark.parametrize(("width", "shown"), [(100, False), (140, True)])
+async def test_wide_terminals_show_more(home, width, shown):
+    job = recording.write_run("demo", step=72)
+    async with app(job=job).run_test(size=(width, 40)) as pilot:
+        await until(pilot, lambda: "72/150" in text(pilot, "#progress"))
+        assert pilot.app.screen.query_one("#grad").region.width > 0 if shown else True
+        assert bool(pilot.app.screen.query_one("#grad").region.width) is shown
+
+
+async def test_resize_storm(home):
+    job = recording.write_run("demo", step=72)
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "72/150" in text(pilot, "#progress"))
+        for width, height in [(120, 40), (40, 10), (200, 60), (1, 1), (80, 24)] * 4:
+            await pilot.resize_terminal(width, height)
+        await until(pilot, lambda: "250 real" in text(pilot, "#rate-text"))
+        assert pilot.app.screen.query_one("#loss", Chart).size.width > 20
+
+
+async def test_bad_settings_and_theme_fall_back_with_a_sentence(home):
+    paths.private_dir(paths.config_dir())
+    paths.settings_file().write_text('[ui]\nthema = "x"\n')
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Did you mean" in said(pilot))
+    paths.settings_file().write_text('[ui]\ntheme = "no-such"\n[ui.keymap]\n"home.new" = "a"\n')
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "no theme 'no-such'" in said(pilot))
+        await pilot.press("a")
+        await until(pilot, on(pilot, "ModelScreen"), "the user's own key works")
+
+
+async def test_the_end_of_a_run_calls(home):
+    job = recording.write_run("demo", step=72)
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: pilot.app.snapshot.live)
+        job.write_state(phase="done", owner=None, stage=None)
+        await until(pilot, lambda: f"{job.name}: ✓ done" in said(pilot))
+
+
+async def test_leaving_never_waits_for_background_work(home):
+    import threading
+
+    from bc250studio.ui.background import in_thread
+
+    release = threading.Event()
+    loop_time = asyncio.get_running_loop().time
+    async with app().run_test(size=(80, 24)) as pilot:
+        task = asyncio.create_task(in_thread(release.wait, 30))
+        await pilot.pause()
+        began = loop_time()
+    assert loop_time() - began < 3
+    release.set()
+    task.cancel()

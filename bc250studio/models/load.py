@@ -94,7 +94,7 @@ def load(
     dtype: torch.dtype,
     device: torch.device | str,
     trust_remote_code: bool = False,
-    attention: str = "sdpa",
+    attention: str | None = None,
 ) -> Any:
     """The frozen base model in evaluation mode, no parameter requiring a gradient.
 
@@ -119,7 +119,7 @@ def load_served(
     """
     if source.gguf is not None and Path(source.gguf).resolve() == Path(gguf).resolve() and _gguf_only(source):
         return load(source, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    model = _from_pretrained(source, "sdpa", trust_remote_code)
+    model = _from_pretrained(source, None, trust_remote_code)
     _fill(model, gguf)
     return _settle(model, dtype, torch.device(device), gguf.name)
 
@@ -146,13 +146,15 @@ def _gguf_only(source: Source) -> bool:
     return source.gguf is not None and not (source.folder / "config.json").is_file()
 
 
-def _from_pretrained(source: Source, attention: str, trust_remote_code: bool) -> Any:
+def _from_pretrained(source: Source, attention: str | None, trust_remote_code: bool) -> Any:
     import transformers
 
     # Progress bars and warnings of the loader belong into the log, not into a terminal's screen.
     transformers.utils.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    options: dict[str, Any] = {"attn_implementation": attention, "trust_remote_code": trust_remote_code}
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if attention is not None:  # None: the best the architecture supports, by transformers' own choice
+        options["attn_implementation"] = attention
     try:
         if _gguf_only(source):
             assert source.gguf is not None

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from bc250studio.errors import BadInput
-from bc250studio.train import adapters, attention, layouts, schedule
+from bc250studio.train import adapters, attention, layer_kernels, layouts, recompute, schedule
 from bc250studio.train.families import Parts, why_not_packed
 from bc250studio.train.feed import Batch, Feed, shared_prefix
 from bc250studio.train.optimiser import Optimiser
@@ -94,6 +94,11 @@ class Trainer:
             self.model = adapters.attach(model, adapter, train.seed, start_from)
         self.parts = Parts(self.model)
         self.flat = FlatParameters(self.model, self.base_dtype)
+        self.recompute = recompute.choose(train.recompute, len(self.parts.layers), self.device)
+        self.kernels = layer_kernels.install(
+            self.model, train.layer_kernels, self.device, keep_product="none" in self.recompute
+        )
+        recompute.apply(self.parts.layers, self.recompute, dropout=adapter.dropout > 0)
         self.tokens = min(train.tokens_per_pass, train.tokens_per_step)
         self.way, self.sizes = self._choose_sizes(rows, sizes, adapter)
         self.feed = Feed(rows, self.sizes, self.way, train.loss_chunk)

@@ -129,11 +129,11 @@ class _Buffer:
         self.stream, self.text, self.at, self.ended = stream, "", 0, False
         self.decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
 
-    def more(self, size: int = _CHUNK) -> bool:
+    def more(self, size: int | None = None) -> bool:
         """Read on; False at the end of the file. What was consumed is forgotten."""
         if self.ended:
             return False
-        data = self.stream.read(size)
+        data = self.stream.read(size or _CHUNK)
         self.ended = not data
         added = self.decoder.decode(data, final=self.ended)
         self.text = self.text[self.at :] + added

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from bc250studio.data.files import locate
 from bc250studio.data.raw import Raw
-from bc250studio.data.recognise import SAMPLE_ROWS, Recognition, sample
+from bc250studio.data.recognise import SAMPLE_ROWS, Recognition, recognise, sample
 from bc250studio.data.shape import Chat, shape
 from bc250studio.data.verdict import Dropped
-from bc250studio.models.tokenizer import Tokenizer
+from bc250studio.models.find import ModelSource
+from bc250studio.models.tokenizer import Tokenizer, load_tokenizer
+from bc250studio.profiles import Profile
 
 
 def has_thought(chat: Chat) -> bool:
@@ -42,3 +45,20 @@ def settle_thinking(
         else:
             without += 1
     return with_thought > without
+
+
+def served(profile: Profile, source: ModelSource) -> bool | None:
+    """The switch that serving must use for what ``profile`` trains: the one its rows are rendered with.
+
+    Raises:
+        BadInput: the data cannot be read or recognised.
+    """
+    if profile.data.thinking is not None:
+        return profile.data.thinking
+    tokenizer = load_tokenizer(source)
+    if not tokenizer.supports("enable_thinking"):
+        return None
+    data = profile.data
+    dataset = locate(data.path)
+    recognition = recognise(dataset.rows(), data.format, data.columns, dataset.name)
+    return settle_thinking(None, tokenizer, dataset.rows(), recognition, data.use_chosen)

@@ -7,6 +7,7 @@ scale may differ by module (rsLoRA, ``alpha_pattern``), so each B is multiplied 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,23 +93,24 @@ def write_pairs(adapter: PeftAdapter, base: GgufFile, base_name: str, out: Path,
     return measure(out, "adapter")
 
 
-def find_targets(adapter: PeftAdapter, base: GgufFile) -> list[Target]:
-    """Each pair with its tensor in the base, in the adapter's order.
+def find_targets(adapter: PeftAdapter, base: GgufFile, added: Mapping[str, Tensor] | None = None) -> list[Target]:
+    """Each pair with its tensor in the base (or among tensors ``added`` to it by a merge), in the adapter's order.
 
     Raises:
         BadInput: a module that the base does not have, or of another size.
     """
     mapping = TensorMap.from_gguf(base)
+    known = {**base.tensors, **(added or {})}
     targets = []
     for pair in adapter.pairs.values():
         place = mapping.place(pair.module + ".weight")
-        tied_head = place is not None and place.name == "output.weight" and place.name not in base.tensors
+        tied_head = place is not None and place.name == "output.weight" and place.name not in known
         if place is None or tied_head or len(place.names) > 1 or place.expert is not None:
             raise BadInput(
                 f"{clean(adapter.folder)} changes {clean(pair.module, 120)}, which has no tensor of its own in "
                 f"{clean(base.path.name)}; leave it out of adapter.targets."
             )
-        tensor = base.tensors.get(place.name)
+        tensor = known.get(place.name)
         if tensor is None:
             raise BadInput(
                 f"{clean(base.path)} has no tensor {place.name} for the adapter's {clean(pair.module, 120)}; "

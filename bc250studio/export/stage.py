@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bc250studio.errors import BadInput
-from bc250studio.export.adapter import vocabulary_of, write_adapter
 from bc250studio.export.exported import Exported, sha256_of
-from bc250studio.export.peft_adapter import read_adapter
-from bc250studio.export.rules import route_adapter
+from bc250studio.export.way import export
 from bc250studio.jobs import JobFolder
 from bc250studio.jobs.progress import Progress
-from bc250studio.models.describe import describe
-from bc250studio.models.find import ModelSource, find
-from bc250studio.models.gguf_file import GgufFile
+from bc250studio.models.find import find
 from bc250studio.models.served import served_base
 from bc250studio.profiles import Resolved
 
@@ -49,9 +45,9 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
     trained = trained_folder(job)
     progress("looking for the base's GGUF file", None, None)
     base = served_base(resolved, source, progress)
-    folder = job.path / "export"
-    progress("writing the adapter", None, None)
-    exported = write_adapter(trained, source, folder / "adapter.gguf", profile.export.adapter_type, base)
+    exported = export(trained, source, base, job.path / "export", profile.export, progress)
+    for note in exported.notes:
+        job.event("note", note)
     return record(exported, base)
 
 
@@ -87,10 +83,3 @@ def trained_folder(job: JobFolder) -> Path:
     if not isinstance(name, str) or not (job.path / name).is_dir():
         raise BadInput(f"{job.name} has no trained adapter yet; train it first (bc250studio train).")
     return job.path / name
-
-
-def chosen_kind(trained: Path, source: ModelSource, base: Path) -> tuple[str, tuple[str, ...]]:
-    """Adapter or merged, by what is in the trained folder."""
-    with GgufFile(base) as file:
-        found = route_adapter(read_adapter(trained), describe(source), vocabulary_of(file))
-    return found.kind, found.reasons

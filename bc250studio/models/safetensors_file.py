@@ -78,8 +78,8 @@ class SafetensorsFile:
         """
         return self.rows(name)
 
-    def rows(self, name: str, first: int = 0, count: int | None = None) -> np.ndarray:
-        """Part of a tensor along its first dimension, as float32."""
+    def rows(self, name: str, index: slice | np.ndarray | None = None) -> np.ndarray:
+        """A tensor as float32; with ``index``, those of its rows (all leading dimensions flattened), [n, columns]."""
         if name not in self._entries:
             raise BadInput(f"{clean(self.paths[0])} has no tensor {clean(name)!r}.")
         part, entry, base = self._entries[name]
@@ -87,9 +87,7 @@ class SafetensorsFile:
         begin, end = entry["data_offsets"]
         shape = tuple(entry["shape"])
         flat = np.frombuffer(self._maps[part], kind, (end - begin) // kind.itemsize, base + begin)
-        array = flat.reshape(shape)
-        if shape and (first or count is not None):
-            array = array[first : None if count is None else first + count]
+        array = flat.reshape(shape) if index is None else flat.reshape(-1, shape[-1])[index]
         if entry["dtype"] == "BF16":
             return (array.astype(np.uint32) << 16).view(np.float32)
         return array.astype(np.float32)

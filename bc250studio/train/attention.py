@@ -20,6 +20,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -281,12 +282,18 @@ def varlen_available(device: torch.device) -> str | None:
     return None
 
 
+@cache
+def _parameters(function: Any) -> frozenset[str]:
+    """Names of its parameters: they differ between torch 2.10 and 2.13."""
+    return frozenset(inspect.signature(function).parameters)
+
+
 def _by_borders(
     segments: Segments, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    known = inspect.signature(varlen_attn).parameters
+    known = _parameters(varlen_attn)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [positions, heads, size]
     if segments.key_index is not None:
         k, v = k.index_select(0, segments.key_index), v.index_select(0, segments.key_index)

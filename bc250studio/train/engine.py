@@ -31,10 +31,11 @@ import torch
 from bc250studio.errors import BadInput
 from bc250studio.train import adapters, attention, layer_kernels, layouts, recompute, schedule
 from bc250studio.train.families import Parts, why_not_packed
-from bc250studio.train.feed import Batch, Feed, shared_prefix
+from bc250studio.train.feed import Feed, shared_prefix
+from bc250studio.train.graph import Passes
 from bc250studio.train.optimiser import Optimiser
 from bc250studio.train.parameters import FlatParameters
-from bc250studio.train.passes import forward_backward, forward_loss
+from bc250studio.train.passes import forward_loss
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,15 @@ class Trainer:
         self.optimiser = Optimiser(
             self.flat, train.weight_decay, train.clip, fp16=self.base_dtype is torch.float16 and not self.full
         )
+        self.passes = Passes(
+            self.parts.body,
+            self.parts.head,
+            self.flat,
+            train.loss_chunk,
+            train.graph,
+            self.sizes.kind == "fixed",
+            note,
+        )
         self.done = 0
         """Optimiser steps behind us: with the seed, all there is to say about where in the data we are."""
 
@@ -143,7 +153,7 @@ class Trainer:
         positions = real = 0
         for planned in passes:
             batch = self.feed.batch(planned).to(self.device)
-            loss += self._forward_backward(batch, self.optimiser.scale.value / labelled)
+            loss += self.passes.forward_backward(batch, self.optimiser.scale.value / labelled)
             positions += batch.all_positions
             real += batch.real_tokens
         outcome = self.optimiser.step(rate, loss / labelled)  # the one place where the host waits
@@ -162,9 +172,6 @@ class Trainer:
             outcome.skipped,
             rows,
         )
-
-    def _forward_backward(self, batch: Batch, factor: float) -> torch.Tensor:
-        return forward_backward(self.parts.body, self.parts.head, batch, self.train.loss_chunk, factor)
 
     def evaluate(self, rows: Any) -> tuple[float, int]:
         """(mean loss over labelled tokens, how many) of other rows, in the same passes, without gradients."""

@@ -7,6 +7,7 @@ a row whose cells do not match the header is reported with its line, not guessed
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from typing import IO
 
@@ -14,6 +15,7 @@ from bc250studio.data.raw import MAX_ROW_BYTES, Raw
 from bc250studio.errors import BadInput, clean
 
 _DELIMITERS = ",;\t|"
+_LONE_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
 
 
 def read_table(stream: IO[bytes], name: str, notes: list[str]) -> Iterator[Raw]:
@@ -90,26 +92,35 @@ def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
 
 
 class _Lines:
-    """Decoded lines with their numbers; UTF-8, else Windows-1252 (Latin-1 for the bytes that has no letter for)."""
+    """Decoded lines with their numbers; UTF-8, else Windows-1252 (Latin-1 for the bytes that has no letter for).
+
+    A carriage return alone ends a line too, as in files of old Macs.
+    """
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.number, self.guessed, self.first = stream, 0, 0, 0
+        self.waiting: list[str] = []
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self.stream.readline(MAX_ROW_BYTES)
-        if not line:
-            raise StopIteration
+        if not self.waiting:
+            line = self.stream.readline(MAX_ROW_BYTES)
+            if not line:
+                raise StopIteration
+            self.waiting = _LONE_RETURN.split(self._decoded(line))[::-1]
         self.number += 1
-        if self.number == 1:
+        return self.waiting.pop()
+
+    def _decoded(self, line: bytes) -> str:
+        if self.number == 0:
             line = line.removeprefix(b"\xef\xbb\xbf")
         try:
             return line.decode("utf-8")
         except UnicodeDecodeError:
             self.guessed += 1
-            self.first = self.first or self.number
+            self.first = self.first or self.number + 1
         try:
             return line.decode("cp1252")
         except UnicodeDecodeError:

@@ -104,6 +104,10 @@ def test_csv_in_latin_1_and_with_a_doubled_header(tmp_path):
     assert any("more than once" in n for n in notes) and any("Windows-1252" in n for n in notes)
 
 
+def test_csv_of_an_old_mac(tmp_path):
+    assert rows(write(tmp_path / "a.csv", 'q,a\r1,"x\ry"\r3,4\r')) == [{"q": "1", "a": "x\ry"}, {"q": "3", "a": "4"}]
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_delimiters(tmp_path, delimiter):
     ending = "tsv" if delimiter == "\t" else "csv"
@@ -196,8 +200,11 @@ def test_a_hub_dataset_in_the_cache_is_read(tmp_path, monkeypatch):
 @given(data=st.binary(max_size=400), kind=st.sampled_from(["jsonl", "json", "csv", "tsv", "txt", "jsonl.gz"]))
 def test_no_bytes_break_a_reader(tmp_path, data, kind):
     path = write(tmp_path / f"a.{kind}", data)
-    for raw in read_file(path, []):
-        assert raw.number >= 1 and (raw.problem is None or raw.problem)
+    try:
+        for raw in read_file(path, []):
+            assert raw.number >= 1 and (raw.problem is None or raw.problem)
+    except BadInput as error:  # a header that cannot be read is said in a sentence
+        assert "header" in str(error) and str(error).endswith(".")
 
 
 _json = st.recursive(

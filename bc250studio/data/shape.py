@@ -97,8 +97,6 @@ def _conversation(value: Any, recognition: Recognition, _: bool = False) -> Chat
     columns = recognition.columns
     row = value if isinstance(value, dict) else {}
     turns = value if isinstance(value, list) else parsed(row.get(columns.get("messages", "")))
-    if not isinstance(turns, list):
-        raise Dropped(verdict.UNKNOWN_SHAPE, f"no list of messages but {_kind(turns)}")
     messages = _messages(turns)
     system = row.get(columns.get("system", ""))
     if isinstance(system, str) and system.strip() and messages and messages[0]["role"] != "system":
@@ -167,7 +165,7 @@ def _preference(value: Any, recognition: Recognition, use_chosen: bool = False) 
     chosen = parsed(chosen)
     messages: list[Message] = []
     if "messages" in columns:
-        messages = _messages(parsed(row.get(columns["messages"])) or [])
+        messages = _messages(parsed(row.get(columns["messages"], [])))
     elif isinstance(row.get(columns.get("system", "")), str) and row[columns["system"]].strip():
         messages = [{"role": "system", "content": _text(row[columns["system"]])}]
     if isinstance(chosen, list) and _looks_like_messages(chosen):
@@ -270,8 +268,10 @@ def _content(value: Any) -> str:
     return _text(value, blank=True)
 
 
-def _messages(turns: list[Any]) -> list[Message]:
+def _messages(turns: Any) -> list[Message]:
     """Messages with our roles from role/content, from/value or one-key-per-speaker turns."""
+    if not isinstance(turns, list):
+        raise Dropped(verdict.UNKNOWN_SHAPE, f"no list of messages but {_kind(turns)}")
     if turns and isinstance(turns[0], dict) and not {"role", "from", "speaker", "author"} & set(turns[0]):
         turns = _speaker_keys(turns)
     messages: list[Message] = []

@@ -15,6 +15,7 @@ from bc250studio.jobs.progress import silent
 if TYPE_CHECKING:
     from bc250studio.board.doctor import Check, Machine
     from bc250studio.board.doctor.machine import ServerFacts
+    from bc250studio.board.presets import Chip
 
 GLYPH = {"pass": "✓", "warn": "!", "fail": "✗", "skip": "-"}
 _PLAIN = {"pass": "+", "warn": "!", "fail": "x", "skip": "-"}
@@ -61,7 +62,7 @@ def this_machine(quick: bool = False, clock: bool = False) -> Machine:
     from bc250studio.board.doctor import Machine, probes
 
     machine = Machine(ask_server=_server, quick=quick)
-    machine.library, machine.library_why = _library(machine.chip.gfx)
+    machine.library, machine.library_why = _library(machine.chip)
     if clock:
         machine.ask_clock = lambda: probes.shader_clock(presets.detect(), machine.python)
     return machine
@@ -81,9 +82,17 @@ def _server() -> ServerFacts:
     return ServerFacts(str(found.path), found.version, devices)
 
 
-def _library(gfx: str) -> tuple[str | None, str]:
-    """The tuned folder a run would use, asked of the kernels part where it is there."""
-    return None, ""
+def _library(chip: Chip) -> tuple[str | None, str]:
+    """The tuned folder a run would use, and why this one or none."""
+    from bc250studio.errors import StudioError
+    from bc250studio.kernels.switch import decide
+    from bc250studio.profiles import Profile
+
+    try:
+        decision = decide(Profile(), chip)
+    except StudioError as error:
+        return None, str(error)
+    return (str(decision.library) if decision.library else None), decision.why
 
 
 def _bench_records() -> list[dict[str, Any]]:

@@ -118,13 +118,16 @@ def done_stages(folder: Path | None = None) -> dict[str, dict[str, Any]]:
         "train": {
             "verdict": "done", "eval_loss_before": 3.214, "eval_loss_after": 1.402, "steps": 150, "seconds": 1240.0,
             "rates": {"all_positions_per_s": 265.0, "real_tokens_per_s": 250.0, "labelled_tokens_per_s": 181.0},
-            "peak_memory_gib": 1.92, "device": "cpu", "train_seconds": 1215.0, "outputs": {"adapter": "checkpoints/final"},
+            "peak_memory_gib": 1.92, "device": "cpu", "train_seconds": 1215.0,
+            "outputs": {"adapter": "checkpoints/final"},
         },
         "export": {
             "verdict": "done", "seconds": 1.2, "bytes": 9_800_000,
             "outputs": {"kind": "adapter", "adapter_gguf": "export/adapter.gguf", "base_gguf": "/models/SmolLM2.gguf"},
         },
-        "reference": {"verdict": "done", "seconds": 14.0, "tokens": 256, "outputs": {"reference": "reference.safetensors"}},
+        "reference": {
+            "verdict": "done", "seconds": 14.0, "tokens": 256, "outputs": {"reference": "reference.safetensors"},
+        },
         "serve": {
             "verdict": "done", "seconds": 3.4, "outputs": {"server": "server.json"},
             "server": {"device": "CPU", "backend_words": "CPU", "url": "http://127.0.0.1:40123", "n_ctx": 4096},

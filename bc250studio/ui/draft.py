@@ -5,6 +5,7 @@ The screens of "New fine-tune" all write into one draft, so going back never los
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,6 +92,17 @@ class Draft:
         if _takes_text(key) and not isinstance(value, (str, list)):
             value = text
         self.put(key, value)
+
+    def file(self) -> Path:
+        """The draft as a file that the command-line twin can read; replaced at every call.
+
+        Raises:
+            BadInput: a value does not fit.
+        """
+        folder = paths.private_dir(paths.cache_dir() / "drafts")
+        file = folder / f"draft-{os.getpid()}.toml"
+        paths.write_atomic(file, profiles.dump(self.resolved()))
+        return file
 
     def not_default(self) -> Mapping[str, tuple[Any, str]]:
         """Everything that differs from the defaults: key -> (value, where it came from)."""

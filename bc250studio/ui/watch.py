@@ -194,10 +194,10 @@ def _follower(current: Follower | None, wanted: JobFolder | None) -> Follower | 
 def _queue() -> tuple[str, ...]:
     """Profiles that wait their turn."""
     try:
-        names = sorted(os.listdir(paths.data_dir() / "queue"))
+        entries = sorted((paths.data_dir() / "queue").glob("*--*.toml"))
     except OSError:
         return ()
-    return tuple(name[:-5].partition("--")[2] for name in names if name.endswith(".toml") and "--" in name)
+    return tuple(entry.stem.partition("--")[2] for entry in entries)
 
 
 def _stamp(file: Path) -> int:

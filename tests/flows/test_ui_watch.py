@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def test_buckets_are_bounded_and_lose_no_extreme(values, cut):
     assert len(curve) <= 64
     assert sum(bucket.points for bucket in curve) == len(values)
     assert min(b.low for b in curve) == min(values) and max(b.high for b in curve) == max(values)
-    assert all(a.x1 <= b.x0 for a, b in zip(curve, curve[1:], strict=False))
+    assert all(a.x1 <= b.x0 for a, b in itertools.pairwise(curve))
     assert curve[0].x0 == 0 and curve[-1].x1 == len(values) - 1
 
 

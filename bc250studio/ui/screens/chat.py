@@ -105,6 +105,9 @@ class ChatScreen(StudioScreen[None]):
         self._prompts = self.chat.prompts
         for side in SIDES:
             self.query_one(f"#{side}-title", Line).show(self.chat.titles[side])
+        if self.chat.sides != SIDES:
+            self._view = VIEWS.index(self.chat.sides)
+            self._show_sides()
 
     def show(self, snapshot: Snapshot) -> None:
         """Nothing here comes from job files."""
@@ -114,20 +117,20 @@ class ChatScreen(StudioScreen[None]):
         text = event.value.strip()
         if not text or self.chat.busy:
             return
-        if self.chat.talk is None:
+        if self.chat.chat is None:
             await self._connect()
-            if self.chat.talk is None:
+            if self.chat.chat is None:
                 return
         event.input.value = ""
         self.chat.send(text, VIEWS[self._view], self.post_message)
         self._draw()
 
     def on_said(self, message: Said) -> None:
-        """A piece, an end, or an error of one side."""
+        """More, an end, or an error."""
         if self.chat.take(message):
             if message.error is not None:
                 self.complain(message.error)
-                self.query_one("#message", Input).value = self.chat.give_back()
+                self.query_one("#message", Input).value = self.chat.asked
             self._draw()
 
     def _draw(self) -> None:
@@ -141,15 +144,20 @@ class ChatScreen(StudioScreen[None]):
         """Reasons."""
         if action in ("good", "better") and not self.chat.last("tuned"):
             return "The tuned model has said nothing yet."
+        if action == "view" and self.chat.sides != SIDES:
+            return "A merged file has no base to compare with."
         if action == "prompt" and not self._prompts:
             return "This run's profile has no questions."
-        if action == "start_server" and self.chat.talk is not None and not self.chat.gone:
+        if action == "start_server" and self.chat.chat is not None:
             return "The server runs."
         return None
 
     def action_view(self) -> None:
         """Both, tuned, base."""
         self._view = (self._view + 1) % len(VIEWS)
+        self._show_sides()
+
+    def _show_sides(self) -> None:
         for side in SIDES:
             self.query_one(f"#{side}-box").display = side in VIEWS[self._view]
 
@@ -199,17 +207,20 @@ class ChatScreen(StudioScreen[None]):
 
         await self.attempt(lambda: in_thread(pipeline.go_on, self.job, ("serve",)))
         self.notify("Starting the server; send your message when it is there.")
-        self.chat.talk = None
+        self.chat.chat = None
 
 
 def _transcript(chat: Conversation, side: str) -> Any:
     parts: list[Any] = []
-    for message in chat.messages[side]:
+    for message in chat.messages(side):
         if message["role"] == "user":
             parts.append((f"› {message['content']}\n", "bold"))
         else:
             parts.append(f"{message['content']}\n\n")
     growing = chat.growing.get(side)
+    pending = growing is not None and not (parts and chat.messages(side)[-1]["role"] == "user")
+    if pending:
+        parts.append((f"› {clean(chat.asked)}\n", "bold"))
     if growing is not None:
         if growing.thinking and not growing.text:
             parts.append((f"{growing.thinking[-400:]}\n", "italic dim"))

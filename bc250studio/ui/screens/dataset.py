@@ -147,19 +147,7 @@ class DatasetScreen(WizardScreen):
             shown.show(Content.styled(clean(error, 500), "bold $error"))
 
     def _what(self) -> list[str]:
-        profile = self.draft.resolved().profile
-        data = profile.data
-        words = [data.path, "--model", profile.model.base, "--format", data.format, "--train-on", data.train_on]
-        words += ["--max-length", str(data.max_length), "--overlong", data.overlong]
-        if data.columns:
-            words += ["--columns", ",".join(f"{ours}={theirs}" for ours, theirs in data.columns.items())]
-        if data.use_chosen:
-            words.append("--use-chosen")
-        if data.system is not None:
-            words += ["--system", data.system]
-        if data.thinking is not None:
-            words += ["--thinking", "on" if data.thinking else "off"]
-        return words
+        return ["--profile", str(self.draft.file())]
 
     def show(self, snapshot: Snapshot) -> None:
         """Nothing here moves by itself."""

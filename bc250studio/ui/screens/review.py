@@ -13,7 +13,7 @@ from textual.widget import Widget
 from bc250studio import pipeline, profiles
 from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder
-from bc250studio.ui.background import in_thread
+from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.draft import Draft, shown
 from bc250studio.ui.screens import review_words
 from bc250studio.ui.screens.wizard import WizardScreen
@@ -61,7 +61,7 @@ class ReviewScreen(WizardScreen):
 
     async def _look(self) -> None:
         resolved = self.draft.resolved()
-        parts = []
+        parts: list[Content] = []
         for name, look in review_words.LOOKS.items():
             try:
                 parts.append(await in_thread(look, resolved))
@@ -70,9 +70,21 @@ class ReviewScreen(WizardScreen):
             except Exception as error:
                 self.studio.complain(error)
                 parts.append(Content(f"{name:<10}cannot be said: {type(error).__name__}\n"))
-            if not self.is_mounted:
-                return
-            self.query_one("#found", Line).show(Content.assemble("\n", *parts))
+            self._found(parts)
+        try:
+            profile = str(await in_thread(self.draft.file))
+            fit = await twin("models", "fit", resolved.profile.model.base, "--profile", profile, timeout_s=120)
+            parts.append(review_words.memory(fit))
+            self._found(parts)
+            parts.append(review_words.rows(await twin("data", "check", "--profile", profile), resolved))
+        except StudioError as error:
+            parts.append(Content.styled(f"{clean(error, 400)}\n", "$error"))
+        self._found(parts)
+
+    def _found(self, parts: list[Content]) -> None:
+        found = self.query_one_optional("#found", Line)
+        if found is not None:
+            found.show(Content.assemble("\n", *parts))
 
     def show(self, snapshot: Snapshot) -> None:
         """How warm the board is now."""

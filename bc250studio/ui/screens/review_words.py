@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ from textual.content import Content
 
 from bc250studio import profiles
 from bc250studio.errors import clean
-from bc250studio.ui.numbers import big, size
+from bc250studio.ui.numbers import big, duration, number, size
+from bc250studio.ui.stage_words import table
 
 
 def model(resolved: profiles.Resolved) -> Content:
@@ -52,6 +54,43 @@ def thermal(resolved: profiles.Resolved) -> Content:
     start = f"starts below {limits.start_below_c:g} °C" if limits.start_below_c else "starts at once"
     pause = f"pauses at {limits.pause_at_c:g} °C" if limits.pause_at_c else "pauses at throttle + 6, at most 90 °C"
     return _line("heat", f"{start}, {pause}; kernels: {resolved.profile.kernels.library}")
+
+
+def memory(found: Any) -> Content:
+    """`models fit`: does it fit, part by part, and which knob would make it fit."""
+    parts: list[Any] = []
+    for fit in found.get("fits", []) if isinstance(found, dict) else []:
+        verdict = str(fit.get("verdict") or "")
+        style = "$success" if verdict == "fits" else "$error" if "not" in verdict else "$warning"
+        parts += [("memory    ", "bold"), (f"{clean(verdict, 30)}: ", style), f"{clean(fit.get('why') or '', 300)}\n"]
+        pieces = fit.get("parts") if isinstance(fit.get("parts"), dict) else {}
+        parts.append((f"{'':<10}{' · '.join(f'{clean(k, 24)} {size(v)}' for k, v in pieces.items())}\n", "dim"))
+        if fit.get("knob"):
+            parts.append((f"{'':<10}{clean(fit['knob'], 200)}\n", "$warning"))
+    others = found.get("others") if isinstance(found, dict) else None
+    if others:
+        parts.append((f"{'':<10}also running: {', '.join(clean(o, 30) for o in others[:6])}\n", "$warning"))
+    return Content.assemble(*parts)
+
+
+def rows(found: Any, resolved: profiles.Resolved) -> Content:
+    """`data check`: rows, steps and time."""
+    rows_, tokens, packing, time = (table(found, key) for key in ("rows", "tokens", "packing", "time"))
+    train = resolved.profile.train
+    text = f"{number(rows_.get('used'))} of {number(rows_.get('total'))} rows, {number(tokens.get('all'), 9)} tokens"
+    text += f", {number(tokens.get('labelled_percent'))} % learnt"
+    per_epoch = packing.get("tokens_per_epoch")
+    steps = train.steps
+    if steps is None and isinstance(per_epoch, (int, float)):
+        steps = max(1, math.ceil(per_epoch * train.epochs / train.tokens_per_step))
+    text += f"; about {number(steps)} steps" if train.steps is None else f"; {steps} steps"
+    seconds = time.get("seconds_per_epoch")
+    if isinstance(seconds, (int, float)) and isinstance(per_epoch, (int, float)) and steps:
+        epochs = train.epochs if train.steps is None else steps * train.tokens_per_step / per_epoch
+        text += f", about {duration(seconds * epochs)} as measured in {clean(time.get('from_run') or 'a run', 40)}"
+    else:
+        text += "; time unknown until a first run (h rehearses)"
+    return _line("rows", text)
 
 
 LOOKS: dict[str, Callable[[profiles.Resolved], Any]] = {

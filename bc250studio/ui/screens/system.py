@@ -17,12 +17,12 @@ from bc250studio.ui.draft import shown
 from bc250studio.ui.follow import reading_text
 from bc250studio.ui.numbers import duration
 from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 
 PAGES = ("sensors", "doctor", "settings")
-MARKS = {"good": ("✓", "$success"), "ok": ("✓", "$success"), "bad": ("✗", "$error"), "error": ("✗", "$error"),
-         "warning": ("!", "$warning"), "fail": ("✗", "$error"), "info": ("·", "dim")}  # fmt: skip
+MARKS = {"pass": ("✓", "$success"), "warn": ("!", "$warning"), "fail": ("✗", "$error")}
 
 
 class SystemScreen(StudioScreen[None]):
@@ -118,24 +118,27 @@ def sensors_text(snapshot: Snapshot) -> Content | str:
 
 
 def doctor_text(found: Any) -> Content:
-    """Findings with what would fix them, whatever the doctor calls them."""
-    items = found.get("findings", found.get("checks", found)) if isinstance(found, Mapping) else found
-    if isinstance(items, Mapping):
-        items = [{"name": key, "text": value} for key, value in items.items()]
-    parts: list[Any] = []
-    for item in items if isinstance(items, list) else []:
-        if not isinstance(item, Mapping):
-            parts.append(f"· {clean(item, 300)}\n")
+    """Findings by group, what would fix them below; what does not apply here is counted only."""
+    if not isinstance(found, Mapping):
+        return Content(clean(found, 4000))
+    counts = table(found, "counts")
+    parts: list[Any] = [(f"{clean(found.get('chip') or '', 60)}\n", "bold")]
+    parts.append((" · ".join(f"{clean(k, 10)} {v}" for k, v in counts.items()) + "\n", "dim"))
+    group = None
+    for check in found.get("checks") or []:
+        if not isinstance(check, Mapping) or check.get("verdict") == "skip":
             continue
-        verdict = str(item.get("verdict") or item.get("level") or item.get("status") or "info")
-        mark, style = MARKS.get(verdict, ("·", "dim"))
-        name = clean(item.get("name") or item.get("what") or "", 30)
-        text = clean(item.get("text") or item.get("found") or item.get("message") or "", 400)
-        parts += [(f"{mark} {verdict:<8} ", style), (f"{name}  ", "bold"), f"{text}\n"]
-        fix = item.get("fix") or item.get("remedy")
-        if fix:
-            parts.append((f"             {clean(fix, 400)}\n", "dim"))
-    return Content.assemble(*parts) if parts else Content(clean(found, 4000))
+        if check.get("group") != group:
+            group = check.get("group")
+            parts.append((f"\n{clean(group or '', 40)}\n", "bold"))
+        mark, style = MARKS.get(str(check.get("verdict")), ("·", "dim"))
+        parts += [
+            (f"{mark} {clean(check.get('name') or '', 20):<18}", style),
+            f"{clean(check.get('why') or '', 400)}\n",
+        ]
+        if check.get("fix"):
+            parts.append((f"{'':<20}{clean(check['fix'], 400)}\n", "dim"))
+    return Content.assemble(*parts)
 
 
 SCREEN = SystemScreen

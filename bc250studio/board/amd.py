@@ -100,10 +100,7 @@ def _clock(tree: Tree, gpu: Gpu, hwmon: str | None, power: Reading) -> Reading:
     reading = Reading(hertz / 1e6, "MHz", "amdgpu freq1_input")
     if gpu.is_bc250 and not _SLOWEST_BC250_MHZ <= hertz / 1e6 <= 3000:
         drawn = f" at {power.value:.0f} W" if power.good else ""
-        return reading.doubted(
-            f"{hertz / 1e6:.0f} MHz{drawn}: with 8 cores unlocked the driver reads the wrong field "
-            "(doctor --clock measures)"
-        )
+        return reading.doubted(f"{hertz / 1e6:.0f} MHz{drawn}: with 8 cores unlocked the driver reads the wrong field")
     if power.good and power.value is not None and power.value > 60 and hertz / 1e6 < 200:
         return reading.doubted(f"{hertz / 1e6:.0f} MHz does not go with {power.value:.0f} W")
     if not 0 <= hertz / 1e6 <= 5000:

@@ -145,7 +145,8 @@ def page(checks: Sequence[Check], counts: dict[str, int], everything: bool = Fal
             fix = _wrap(f"{'>' if plain else '→'} {check.fix}", width, 11)
             lines += [" " * 9 + fix[0], *fix[1:]]
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("pass", "warn", "fail", "skip") if counts[verdict])
-    lines += ["", words]
+    failed = [check.name for check in checks if check.verdict == "fail"]
+    lines += ["", words, *(_wrap(f"fix first: {', '.join(failed)}", width, 0) if failed else [])]
     return "\n".join(lines).lstrip("\n")
 
 

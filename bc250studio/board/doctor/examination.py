@@ -28,7 +28,7 @@ def examine(machine: Machine, progress: Progress = silent) -> list[Check]:
         progress(f"looking at {group.lower()}", number, len(GROUPS))
         try:
             for check in checks(machine):
-                found.append(Check(check.name, group, check.verdict, clean(check.why), clean(check.fix)))
+                found.append(Check(check.name, group, check.verdict, clean(check.why).rstrip("."), clean(check.fix)))
         except Exception as error:  # whatever a machine does to a check, the others still answer
             found.append(
                 Check(group.lower(), group, "warn", f"a check broke with {type(error).__name__}: {clean(error, 200)}")

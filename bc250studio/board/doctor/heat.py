@@ -105,6 +105,8 @@ def throttle(machine: Machine) -> Check:
             f"{file} throttles at {degrees:.0f} °C only: boards become unstable above 90",
             f"set [temperature] throttling = 85 in {file}",
         )
+    if not governor.running(machine.tree):
+        return say.warn("throttle", f"{file} says {degrees:.0f} °C, but no governor runs to keep to it")
     return say.ok("throttle", f"the governor throttles at {degrees:.0f} °C ({file})")
 
 

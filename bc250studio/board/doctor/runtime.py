@@ -156,7 +156,7 @@ def rocblas(machine: Machine) -> Check:
             f"{links[0]} in {folder} is a link to another chip's kernels, which abort",
             f"build rocBLAS for {arch}; library and kernels must be of one build",
         )
-    return say.ok("rocblas", f"{mapped[0]} with {len(names)} {arch} files")
+    return say.ok("rocblas", f"{mapped[0]} with {arch} kernels ({len(names)} files)")
 
 
 def tuned(machine: Machine) -> Check:

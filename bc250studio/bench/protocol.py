@@ -7,6 +7,7 @@ slows down cannot favour one of them; a rate is the median over the turns. No to
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
@@ -129,6 +130,11 @@ class Turn:
     step_s: list[float] = field(default_factory=list)
     note: str | None = None
     board: dict[str, dict[str, float]] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    """Processor time of this process in the turn, all threads; far less than wall time x threads on a CPU bench
+    means that other programs were in the way."""
+    load: float = 0.0
+    """The machine's load average when the turn began."""
     cooling: str = ""
 
     def rate(self, what: str = "real_tokens") -> float:
@@ -166,8 +172,10 @@ def alternate(
         order = range(len(sides)) if number % 2 == 0 else range(len(sides) - 1, -1, -1)
         for index in order:
             cooling = cool(sensors, cool_below_c, progress)
+            load = os.getloadavg()[0]
             with Watch(sensors) as watch:
                 turn = do(sides[index], number)
+            turn.load = round(load, 2)
             turn.board, turn.cooling = watch.summary(), cooling
             turns[index].append(turn)
     return turns

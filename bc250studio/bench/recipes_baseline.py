@@ -72,17 +72,41 @@ class PeftSide:
     """A PEFT recipe as a side of the protocol. Not thread-safe; open, use, close."""
 
     def __init__(
-        self, recipe: Recipe, base: Base, rows: Rows, full_rows: bool, seed: int = 0, warmup_steps: int = 2
+        self,
+        recipe: Recipe,
+        base: Base,
+        rows: Rows,
+        full_rows: bool,
+        seed: int = 0,
+        warmup_steps: int = 2,
+        math_only: bool = False,
     ) -> None:
         self.recipe, self.base, self.rows, self.seed, self.warmup_steps = recipe, base, rows, seed, warmup_steps
         # Full rows: one row a step, as the post measured them.
         self.batch = 1 if full_rows else recipe.batch
         self.name = recipe.name
+        self.math_only = math_only
         self.model: Any = None
         self._memory = MemoryPeak(base.device)
 
     def words(self) -> str:
-        return self.recipe.words()
+        return self.recipe.words() + (", attention by torch's math kernel" if self.math_only else "")
+
+    @contextmanager
+    def _attention(self) -> Iterator[None]:
+        """Every fused attention off where the regime has none; 16 bits stay 16 bits, as in the post."""
+        if not self.math_only:
+            yield
+            return
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+        try:
+            with sdpa_kernel([SDPBackend.MATH]):
+                yield
+        finally:
+            torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
 
     def open(self) -> None:
         """Build model and optimiser."""
@@ -144,9 +168,10 @@ class PeftSide:
         counts = [sum(int(self.rows.row(index)[1].sum()) for index in group) for group in groups]
         total = torch.zeros((), device=self.base.device)
         for group, count in zip(groups, counts, strict=True):
-            loss, _ = self._loss(group)
             share = count / sum(counts)
-            (loss * (share * self.scale)).backward()
+            with self._attention():
+                loss, _ = self._loss(group)
+                (loss * (share * self.scale)).backward()
             total += loss.detach().float() * share
         if self.scale != 1.0:
             torch._foreach_mul_([parameter.grad for parameter in self.parameters], 1.0 / self.scale)
@@ -172,7 +197,7 @@ class PeftSide:
         """Mean loss over the labelled positions of these rows, without a step."""
         total, count = 0.0, 0
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._attention():
             for group in self.batches(indices):
                 loss, labelled = self._loss(group)
                 total, count = total + float(loss) * labelled, count + labelled
@@ -192,15 +217,16 @@ class PeftSide:
         labelled = sum(int(self.rows.row(index)[1].sum()) for index in indices)
         losses: list[torch.Tensor] = []
         synchronise(self.base.device)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for group in batches:
             losses.append(self._step([group]))
         synchronise(self.base.device)
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         peak, reserved = self._memory.take()
         self._memory.start()
         return Turn(
             seconds=seconds,
+            cpu_seconds=cpu,
             steps=len(batches),
             all_positions=sum(max(group) * len(group) for group in lengths),
             real_tokens=sum(sum(group) for group in lengths),

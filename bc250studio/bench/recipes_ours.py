@@ -128,11 +128,11 @@ class EngineSide:
         """Train once over these rows: shuffled, packed, fed and stepped inside the clock."""
         trainer = self._opened()
         synchronise(self.base.device)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         trainer.plan, trainer.done = [(planned,) for planned in self._passes(self._shuffled(indices))], 0
         steps = list(trainer.steps())
         synchronise(self.base.device)
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         peak, reserved = self._memory.take()
         self._memory.start()
         positions, real = sum(step.all_positions for step in steps), sum(step.real_tokens for step in steps)
@@ -140,6 +140,7 @@ class EngineSide:
         self.facts["skipped_steps"] = sum(step.skipped for step in steps)
         return Turn(
             seconds=seconds,
+            cpu_seconds=cpu,
             steps=len(steps),
             all_positions=positions,
             real_tokens=real,

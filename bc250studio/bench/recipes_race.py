@@ -45,7 +45,14 @@ class Race:
     def _baseline(self, recipe: Any) -> Any:
         from bc250studio.bench.recipes_baseline import PeftSide
 
-        return PeftSide(recipe, self.bases.get(self.dtype), self.rows.rows, self.rows.full, self.options["seed"])
+        return PeftSide(
+            recipe,
+            self.bases.get(self.dtype),
+            self.rows.rows,
+            self.rows.full,
+            self.options["seed"],
+            math_only=self.options["math_only"],
+        )
 
     def _ours(self, variant: Variant) -> Any:
         from bc250studio.bench.recipes_ours import EngineSide

@@ -36,6 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipes", default="ours,post", help=f"one or two of {', '.join(CHOICES)}, with a comma")
     parser.add_argument("--steps", type=int, default=3, help="steps timed without the profiler; the median counts")
     parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(rows=400, rounds=1, check_steps=1, plan=False)
     add_engine(parser)
     parser.add_argument("--json", action="store_true")
 
@@ -49,7 +50,6 @@ def run(options: argparse.Namespace) -> int:
     if len(numbers(options.tokens)) != 1:
         raise BadInput("bench step measures one --tokens at a time.")
     wanted = {key: value for key, value in vars(options).items() if key not in ("noun", "verb", "json")}
-    wanted |= {"rows": 400, "rounds": 1, "check_steps": 1, "plan": False}
     found = run_in_worker("step", wanted)
     path = records.write("step", f"{options.model.rsplit('/', 1)[-1]}-{'-'.join(recipes)}", found)
     show({"record": path.stem, **found}, options.json, f"{step_text(found)}\nrecord: {path.stem}")
@@ -80,7 +80,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         if name == "ours":
             side = EngineSide(variant, base, rows, options["seed"])
         else:
-            side = PeftSide(RECIPES[name], base, rows.rows, rows.full, options["seed"])
+            side = PeftSide(RECIPES[name], base, rows.rows, rows.full, options["seed"], math_only=options["math_only"])
         results.append(_one(name, side, group, tokens, base.vocabulary, options["steps"]))
     regime = {
         "model": options["model"],
@@ -121,8 +121,8 @@ def _one(name: str, side: Any, group: list[int], tokens: int, vocabulary: int, s
         "real_tokens_per_s": round(tokens / step_s, 1),
         "busy_s": round(found.busy_s, 5),
         "launches": found.launches,
-        "product_tflop": round(found.flops / 1e12, 4),
-        "tflops": round(found.flops / step_s / 1e12, 3),
+        "product_tflop": round(found.flops / 1e12, 9),
+        "tflops": round(found.flops / step_s / 1e12, 6),
         "classes": classes,
         "products": found.products(),
     }

@@ -61,6 +61,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attention", default="auto", help="auto, math16, math32, flash, varlen")
     parser.add_argument("--layer-kernels", default="auto", help="auto, own, liger, off")
     parser.add_argument("--recompute", default="auto", help="auto, none, light, layer")
+    parser.add_argument(
+        "--math-only", action="store_true", help="no fused attention and no Triton on either side: what gfx1013 has"
+    )
     parser.add_argument("--chunk", type=int, default=1024, help="labelled positions whose logits exist at once")
     parser.add_argument("--memory-budget", type=float, help="device memory in GiB the engine may use")
 
@@ -111,6 +114,8 @@ class Variant:
 def variants(options: dict[str, Any], dtype: str, accelerator: bool) -> list[Variant]:
     """What of ours is measured: every pass size with every listed choice, then the plan's one-at-a-time changes."""
     lists = {key: str(options[key]).split(",") for key in ("graph", "attention", "layer_kernels", "recompute")}
+    if options["math_only"]:
+        lists |= {"attention": ["math16"], "layer_kernels": ["own"]}
     first: dict[str, Any] = {key: values[0] for key, values in lists.items()}
     first |= {"loss_chunk": options["chunk"], "packing": True, "memory_budget_gib": options["memory_budget"]}
     found: list[Variant] = []
@@ -184,6 +189,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "row_facts": regimes,
         "tokens": options["tokens"],
         "against": options["against"],
+        "math_only": options["math_only"],
         "baseline": RECIPES[options["against"]].words(),
         "adapter": "LoRA r=16, alpha 32, all linears, fp32 adapters, fused AdamW, clip 1.0",
         "rounds": options["rounds"],

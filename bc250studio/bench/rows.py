@@ -91,7 +91,7 @@ def _split(rows: Rows, count: int, held_out: int, longest: int) -> tuple[list[in
     return work, usable[len(usable) - held_out :]
 
 
-def from_lengths(path: Path, vocabulary: int, count: int, tokens: int, seed: int, held_out: int = 16) -> BenchRows:
+def from_lengths(path: Path, vocabulary: int, count: int, tokens: int, seed: int, held_out: int = 8) -> BenchRows:
     """Real row lengths with random ids, shuffled once by ``seed``; rows longer than a pass are cut to it."""
     lengths = [(min(prompt, tokens - 1), min(total, tokens)) for prompt, total in read_lengths(path)]
     order = np.random.default_rng(seed).permutation(len(lengths))
@@ -107,7 +107,7 @@ def full_rows(vocabulary: int, count: int, tokens: int, seed: int, held_out: int
     return BenchRows(rows, everything[:count], everything[count:], f"full random rows of {tokens:,} tokens", full=True)
 
 
-def from_data(path: str, source: ModelSource, count: int, tokens: int, held_out: int = 16) -> BenchRows:
+def from_data(path: str, source: ModelSource, count: int, tokens: int, held_out: int = 8) -> BenchRows:
     """Rows of a dataset, rendered with the model's own template, in file order."""
     from bc250studio import data
     from bc250studio.profiles import Profile

@@ -20,10 +20,9 @@ from bc250studio.settings import Settings
 from tests.export_tools import base_gguf, make_adapter
 from tests.tiny import tiny_model
 
-TEXTS = (
-    "<|im_start|>user\nWie heißt die Platine? 😀 👨‍👩‍👧‍👦<|im_end|>\n<|im_start|>assistant\nBC-250 🫨<|im_end|>\n",
-    "<|im_start|>user\n请用中文回答:一加一等于几?<|im_end|>\n<|im_start|>assistant\n等于二。谢谢!<|im_end|>\n",
-    "<|im_start|>user\nHello there, how  are\n\tyou?<|im_end|>\n<|im_start|>assistant\nFine, thanks.<|im_end|>\n",
+TEXTS = (  # short, for the sake of CPU-based Vulkan; emoji and Chinese come as tokens of half a character
+    "<|im_start|>user\nBC-250? 😀 🫨<|im_end|>\n<|im_start|>assistant\n👨‍👩‍👧 ok<|im_end|>\n",
+    "<|im_start|>user\n一加一?<|im_end|>\n<|im_start|>assistant\n等于二。谢谢!<|im_end|>\n",
 )
 
 

@@ -184,26 +184,24 @@ def ask(
     The base is the same server at scale 0 when it has an adapter, else the server ``base``, else it is not asked.
     """
     sampling = Sampling(temperature=temperature, seed=0)
-    asked = []
-    total = len(questions)
-    for number, question in enumerate(questions):
-        progress(f"asking: {clean(question.prompt, 60)}", float(number), float(total))
-        messages = list(question.messages)
-        options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "thinking": thinking}
-        plain = None
-        if talk.has_adapter:
-            plain = talk.chat(messages, 0.0, slot=1, **options)
-        elif base is not None:
-            plain = base.chat(messages, 0.0, **options)
-        tuned = talk.chat(messages, 1.0, slot=0, **options)
-        asked.append(
-            Asked(
-                question,
-                plain,
-                tuned,
-                question.unmet(tuned.text),
-                question.unmet(plain.text) if plain is not None else [],
-            )
-        )
+    options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "thinking": thinking}
+    # One side after the other, so that the adapter's scale changes once and not with every question.
+    order = [("tuned", talk, 1.0)]
+    plain = talk if talk.has_adapter else base
+    if plain is not None:
+        order.append(("base", plain, 0.0))
+    answers: dict[str, list[Answer]] = {}
+    total, done = len(questions) * len(order), 0
+    for side, client, scale in order:
+        answers[side] = []
+        for question in questions:
+            progress(f"asking the {side} model: {clean(question.prompt, 60)}", float(done), float(total))
+            answers[side].append(client.chat(list(question.messages), scale, **options))
+            done += 1
+    talk.settle()
     progress("asked", float(total), float(total))
-    return asked
+    bases: Sequence[Answer | None] = answers.get("base") or [None] * len(questions)
+    return [
+        Asked(one, of_base, tuned, one.unmet(tuned.text), one.unmet(of_base.text) if of_base is not None else [])
+        for one, tuned, of_base in zip(questions, answers["tuned"], bases, strict=True)
+    ]

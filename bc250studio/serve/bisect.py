@@ -25,8 +25,8 @@ from bc250studio.serve.reference import ADAPTER, BASE, MERGED, Reference
 from bc250studio.serve.server import Plan
 from bc250studio.serve.talk import Talk
 
-SAMPLE = 48
-SCALES = (0.1, 0.125, 0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0)
+SAMPLE, COARSE = 48, 12
+SCALES = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0, 8.0, 16.0)
 
 
 def find_cause(
@@ -63,15 +63,17 @@ def _adapter(proof: Proof, talk: Talk, reference: Reference, plan: Plan, binary:
     judge = reference.variants[ADAPTER]
     guard = guard_token(talk)
 
-    def at(scale: float) -> float:
-        tops = collect(talk, reference, scale, guard, rows, progress, f"trying the adapter at scale {scale:g}")
-        return divergence.distance(judge, tops, rows).mean_kl
+    def at(scale: float, chosen: list[int]) -> float:
+        tops = collect(talk, reference, scale, guard, chosen, progress, f"trying the adapter at scale {scale:g}")
+        return divergence.distance(judge, tops, chosen).mean_kl
 
-    scale, kl, plain = best_scale(at)
+    few = spread(reference.count, COARSE)
+    scale = best_scale(lambda scale: at(scale, few))
+    kl, plain = at(scale, rows), at(1.0, rows)
     if kl <= max(proof.limit_kl, 0.1 * plain):
         return (
             f"scale: the adapter acts {_factor(1 / scale)} as strongly as it was trained "
-            f"(at scale {scale:g} the KL falls from {plain:.4f} to {kl:.4f})"
+            f"(at scale {scale:.3g} the KL falls from {plain:.4f} to {kl:.4f})"
         )
     named = _permutation(reference, plan, binary, rows, proof.limit_kl, plain, progress)
     if named:
@@ -81,17 +83,17 @@ def _adapter(proof: Proof, talk: Talk, reference: Reference, plan: Plan, binary:
     return ""
 
 
-def best_scale(at: Callable[[float], float]) -> tuple[float, float, float]:
-    """The scale with the smallest KL, that KL, and the KL at scale 1: a coarse sweep, then a refinement."""
-    measured = {1.0: at(1.0)}
-    for scale in SCALES:
-        measured[scale] = at(scale)
-    best = min(measured, key=lambda scale: measured[scale])
-    for step in (1.12, 1.04):
-        for scale in (best / step, best * step):
-            measured[scale] = at(scale)
+def best_scale(at: Callable[[float], float]) -> float:
+    """The scale with the smallest KL: a coarse sweep by octaves, then halved steps around the best."""
+    measured = {scale: at(scale) for scale in SCALES}
+    step = 1.4
+    while step > 1.03:
         best = min(measured, key=lambda scale: measured[scale])
-    return best, measured[best], measured[1.0]
+        for scale in (best / step, best * step):
+            if not any(abs(scale / known - 1) < 0.02 for known in measured):
+                measured[scale] = at(scale)
+        step = step**0.5
+    return min(measured, key=lambda scale: measured[scale])
 
 
 def _factor(factor: float) -> str:
@@ -158,11 +160,12 @@ def _on_second_server(
 ) -> float | None:
     """Mean KL of a server started just for this; None when it does not start."""
     try:
-        second = server.start(folder, replace(plan, port=0, slots=1), binary)
+        second = server.start(folder, replace(plan, port=0, slots=1, scale=scale), binary)
     except StudioError:
         return None
     try:
-        talk = second.talk()
+        talk = second.steady_talk(replace(plan, port=0, slots=1), binary)
+        talk.scale_now = scale
         tops = collect(talk, reference, scale, guard_token(talk), rows)
         return divergence.distance(reference.variants[variant], tops, rows).mean_kl
     finally:

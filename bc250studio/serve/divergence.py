@@ -1,7 +1,7 @@
 """How far is what the server says from what it should say: KL divergence over its top tokens and a rest bucket.
 
-The server sends its 20 likeliest tokens, the reference holds 64. Tokens both know have a bucket each, all
-others share one: KL = sum p ln(p / q), p the reference, in nats. Coarser buckets can only lower it.
+The server sends its 20 likeliest tokens; each has a bucket, all others share one. KL = sum p ln(p / q) over the
+buckets, p the reference's (which holds 64 tokens), in nats. Coarser buckets can only lower it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,26 @@ class Distance:
 
 
 def kl(ids: np.ndarray, logp: np.ndarray, top: Top) -> float:
-    """KL(reference || server) at one position; ``ids`` and ``logp`` [64] are the reference's."""
+    """KL(reference || server) at one position; ``ids`` and ``logp`` [64] are the reference's.
+
+    A token of the server's that is not among the reference's 64 has a p of at most the 64th: together they get
+    the p within that bound that makes the result smallest, so it is never larger than the true KL.
+    """
     known = np.isin(ids, top.ids)
-    p = np.exp(logp[known].astype(np.float64))
     at = {int(token): i for i, token in enumerate(top.ids)}
-    log_q = np.array([top.logp[at[int(token)]] for token in ids[known]])
-    p_rest = max(1.0 - float(p.sum()), _TINY)
-    q_rest = max(1.0 - float(np.exp(log_q).sum()), _TINY)
-    shared = float((p * (logp[known].astype(np.float64) - log_q)).sum()) if len(p) else 0.0
-    return max(0.0, shared + p_rest * float(np.log(p_rest / q_rest)))
+    log_p = logp[known].astype(np.float64)
+    log_q = np.array([top.logp[at[int(token)]] for token in ids[known]], dtype=np.float64)
+    result = float((np.exp(log_p) * (log_p - log_q)).sum())
+    left_p = max(1.0 - float(np.exp(log_p).sum()), 0.0)
+    strange_q = float(np.exp(top.logp[~np.isin(top.ids, ids)]).sum())
+    rest_q = max(1.0 - float(np.exp(log_q).sum()) - strange_q, _TINY)
+    unseen_p = max(1.0 - float(np.exp(logp.astype(np.float64)).sum()), 0.0)
+    bound = min(unseen_p, (len(top.ids) - len(log_q)) * float(np.exp(logp[-1])))
+    strange_p = min(left_p * strange_q / (strange_q + rest_q), bound)
+    for p, q in ((strange_p, strange_q), (left_p - strange_p, rest_q)):
+        if p > _TINY:
+            result += p * float(np.log(p / max(q, _TINY)))
+    return max(0.0, result)
 
 
 def distance(variant: Variant, tops: Sequence[Top], rows: Sequence[int] | None = None) -> Distance:

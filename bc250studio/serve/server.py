@@ -18,7 +18,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from bc250studio.jobs import Identity, JobFolder, spawn
 from bc250studio.jobs.folder import read_json
 from bc250studio.jobs.identity import of
 from bc250studio.jobs.progress import Progress, silent
+from bc250studio.models.gguf_file import GgufFile
 from bc250studio.serve import causes, memory
 from bc250studio.serve.binary import Binary, Device, choose_device, server_environment
 from bc250studio.serve.talk import Talk
@@ -42,7 +43,8 @@ OOM_SCORE_ADJ = 500  # when memory ends, the kernel shall take the server before
 
 @dataclass(frozen=True)
 class Plan:
-    """What to serve and how. ``adapter`` is None for a merged or plain model."""
+    """What to serve and how. ``adapter`` is None for a merged or plain model; ``scale`` is its scale for requests
+    that name none."""
 
     model: Path
     adapter: Path | None = None
@@ -57,6 +59,7 @@ class Plan:
     threads: int | None = None
     slots: int = SLOTS
     warmup: bool = True
+    scale: float = 1.0
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -102,6 +105,23 @@ class Server:
     def talk(self, timeout_s: float = 600.0) -> Talk:
         """A client that knows the key."""
         return Talk(self.url, self.key, timeout_s=timeout_s, has_adapter=self.adapter is not None)
+
+    def steady_talk(self, plan: Plan, binary: Binary) -> Talk:
+        """A client for long series of repeatable requests: it starts this server again when it dies.
+
+        Mesa 22.3's llvmpipe breaks its heap when the adapter's scale changes between two requests, so on a CPU-based
+        Vulkan device each scale gets a process of its own; GPUs and the CPU backend change it with the request.
+        """
+        talk = self.talk()
+
+        def again(scale: float) -> tuple[str, str]:
+            started = start(self.folder, replace(plan, scale=scale), binary, own_job=self.folder)
+            return started.url, started.key
+
+        talk.revive = lambda: again(talk.scale_now)
+        if plan.adapter is not None and choose_device(binary, plan.device)[1].cpu_based:
+            talk.rescale = again
+        return talk
 
     def public(self) -> dict[str, Any]:
         """For records and screens: everything but the key."""
@@ -165,7 +185,10 @@ def command(binary: Binary, plan: Plan, device: Device, port: int, key_file: Pat
             raise BadInput(
                 f"{binary.path} cannot serve an adapter (its --help has no --lora); export a merged file instead."
             )
-        words += ["--lora", str(plan.adapter)]
+        if plan.scale == 1.0:
+            words += ["--lora", str(plan.adapter)]
+        else:
+            words += ["--lora-scaled", f"{plan.adapter}:{plan.scale:.9g}"]
     for flag, value in (("--cache-type-k", plan.cache_type_k), ("--cache-type-v", plan.cache_type_v)):
         if not binary.allows(flag, value):
             known = ", ".join(binary.values[flag])
@@ -218,8 +241,11 @@ def start(
         JobFailed: no memory, or the server died (the cause in words) or stayed silent.
     """
     for file, what in ((plan.model, "model"), (plan.adapter, "adapter")):
-        if file is not None and not file.is_file():
+        if file is None:
+            continue
+        if not file.is_file():
             raise BadInput(f"The {what} file {file} is not there; export it again.")
+        GgufFile(file).close()  # a file that was cut short is refused here, with the tensor's name
     binary, device = choose_device(binary, plan.device)
     stop_folder(folder)
     if check_memory:
@@ -283,13 +309,13 @@ def _start_once(folder: Path, plan: Plan, binary: Binary, device: Device, port: 
         raise JobFailed(f"{binary.path} cannot be started: {error}.") from error
     finally:
         os.close(descriptor)
-    server = _replace(server, process=of(child.pid))
+    server = replace(server, process=of(child.pid))
     _write(server, state="loading")
     with contextlib.suppress(OSError):
         Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     try:
         _wait_ready(server, child, progress)
-        server = _replace(server, n_ctx=_verify(server))
+        server = replace(server, n_ctx=_verify(server))
     except BaseException:
         _end(server, 5.0)
         child.wait(timeout=10)
@@ -297,10 +323,6 @@ def _start_once(folder: Path, plan: Plan, binary: Binary, device: Device, port: 
         raise
     _write(server, state="ready")
     return server
-
-
-def _replace(server: Server, **changes: Any) -> Server:
-    return Server(**{**{name: getattr(server, name) for name in Server.__dataclass_fields__}, **changes})
 
 
 def _wait_ready(server: Server, child: subprocess.Popen[bytes], progress: Progress) -> None:
@@ -351,6 +373,7 @@ def _verify(server: Server) -> int:
         raise JobFailed(f"{server.url} serves {clean(served, 200)}, not {server.model}; another program has that port.")
     if server.adapter is not None and not talk.adapters():
         raise JobFailed(f"llama-server did not load the adapter {server.adapter}. Log: {server.log}")
+    talk.has_adapter = False  # the server's own scale: nothing is to change it here
     talk.complete("Hello", n_predict=1, scale=1.0)
     settings = properties.get("default_generation_settings")
     n_ctx = settings.get("n_ctx") if isinstance(settings, dict) else None
@@ -408,7 +431,7 @@ def adopt(job: JobFolder | Path) -> Server | None:
         orphan = _orphan(folder)
         if orphan is None:
             return None
-        server = _replace(server, process=orphan)
+        server = replace(server, process=orphan)
     if not server.alive:
         return None
     talk = server.talk(timeout_s=10.0)
@@ -418,7 +441,7 @@ def adopt(job: JobFolder | Path) -> Server | None:
             return None
         time.sleep(0.1)
     try:
-        server = _replace(server, n_ctx=_verify(server))
+        server = replace(server, n_ctx=_verify(server))
     except JobFailed:
         return None
     if read_json(folder / "server.json").get("state") != "ready":
@@ -454,7 +477,7 @@ def stop_folder(folder: Path, grace_s: float = 10.0) -> bool:
         forget(folder)
         return False
     if server.process is None:
-        server = _replace(server, process=_orphan(folder))
+        server = replace(server, process=_orphan(folder))
     stopped = _end(server, grace_s)
     forget(folder)
     return stopped

@@ -45,8 +45,9 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
         base = None
         if running.adapter is None:
             base = stack.enter_context(_BaseServer(job, resolved, progress)).talk
+        plan, binary = stage_serve.plan_for(job, resolved), stage_serve.binary_for(job)
         asked = ask(
-            running.talk(),
+            running.steady_talk(plan, binary),
             questions,
             wanted.max_tokens,
             wanted.temperature,

@@ -55,7 +55,8 @@ def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.P
             "raise serve.context."
         )
     plan = stage_serve.plan_for(job, resolved)
-    talk = running.talk()
+    binary = stage_serve.binary_for(job)
+    talk = running.steady_talk(plan, binary)
     limit = prove.limit_for(Path(running.model), profile.proof.max_kl)
     merged = running.adapter is None
     proof, _ = prove.measure(talk, reference, limit, profile.proof.min_top1, merged, progress)
@@ -65,8 +66,11 @@ def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.P
         progress("looking for the cause", None, None)
         trained = (job.stage("train").get("outputs") or {}).get("adapter")
         proof.cause = bisect.find_cause(
-            proof, talk, reference, plan, stage_serve.binary_for(job), job.path / trained if trained else None, progress
+            proof, talk, reference, plan, binary, job.path / trained if trained else None, progress
         )
+    talk.settle()
+    if talk.deaths:
+        proof.notes.append(f"the server died {talk.deaths} times while it was compared and was started again")
     return proof
 
 

@@ -7,7 +7,7 @@ raises :class:`ServerGone`, so that a chat can offer to start it again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import requests
 from bc250studio.errors import BadInput, JobFailed, clean
 
 CONNECT_S = 10.0
+MOST_DEATHS = 12
 
 
 class ServerGone(JobFailed):
@@ -83,17 +84,44 @@ class Top:
 
 @dataclass
 class Talk:
-    """A client of one server. ``has_adapter`` says whether scales mean anything."""
+    """A client of one server. ``has_adapter`` says whether scales mean anything.
+
+    ``revive``: starts the server again and gives its address and key; used at most :data:`MOST_DEATHS` times, for
+    requests that may be repeated. ``deaths`` counts them. Without it a dead server is a :class:`ServerGone`.
+    ``rescale``: starts the server again with the adapter at another scale, for devices where changing it with the
+    request is not safe; the scale then is the server's own, ``scale_now``.
+    """
 
     url: str
     key: str
     timeout_s: float = 600.0
     has_adapter: bool = True
+    revive: Callable[[], tuple[str, str]] | None = None
+    deaths: int = 0
+    rescale: Callable[[float], tuple[str, str]] | None = None
+    scale_now: float = 1.0
     _session: requests.Session = field(default_factory=requests.Session, repr=False)
 
     def __post_init__(self) -> None:
         self._session.trust_env = False
         self._session.headers["Authorization"] = f"Bearer {self.key}"
+
+    def _brought_back(self) -> bool:
+        if self.revive is None or self.deaths >= MOST_DEATHS:
+            return False
+        self.deaths += 1
+        self._moved(self.revive())
+        return True
+
+    def _moved(self, where: tuple[str, str]) -> None:
+        self.url, self.key = where
+        self._session.headers["Authorization"] = f"Bearer {self.key}"
+
+    def settle(self) -> None:
+        """Leave the server as it was found: with the adapter at its full scale."""
+        if self.rescale is not None and self.scale_now != 1.0:
+            self._moved(self.rescale(1.0))
+            self.scale_now = 1.0
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -253,6 +281,11 @@ class Talk:
     # -- HTTP ----------------------------------------------------------------------------------
 
     def _lora(self, scale: float) -> dict[str, Any]:
+        if self.has_adapter and self.rescale is not None:
+            if scale != self.scale_now:
+                self._moved(self.rescale(scale))
+                self.scale_now = scale
+            return {}
         return {"lora": [{"id": 0, "scale": float(scale)}]} if self.has_adapter else {}
 
     def _get(self, path: str) -> Any:
@@ -270,6 +303,8 @@ class Talk:
         except requests.ReadTimeout as error:
             raise JobFailed(f"{self.url} has not answered {path} within {self.timeout_s:.0f} seconds.") from error
         except requests.RequestException as error:
+            if self._brought_back():
+                return self._request(method, path, **options)
             raise ServerGone(f"Nothing answers at {self.url}; the server is gone or still loading.") from error
         if response.status_code >= 400:
             try:

@@ -10,7 +10,8 @@ Four ways to compute it, one per kind of device:
 ``rungs``   rows of similar length share one batched causal call; lengths are rounded up to a rung of a short
             ladder, so the sizes stand still and a device graph can hold them. Tail padding under a causal
             call needs no mask: a real query never looks behind itself.
-``math``    the same grouping with our own two-product attention (``math_attention``): all that gfx1013 has.
+``math``    the same grouping with our own two-product attention (``math_attention``), in the base's type: all that
+            gfx1013 has. ``math32`` converts to fp32 first, as transformers' math attention does.
 ``varlen``  torch's variable-length flash attention: one call a layer, the row borders are a tensor.
 """
 
@@ -65,7 +66,7 @@ class Segments:
     keys: Tensor | None = None
     key_index: Tensor | None = None
     longest: int = 0
-    masks: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    masks: dict[int, Tensor] = field(default_factory=dict)
 
 
 _current: list[Segments | None] = [None]
@@ -106,20 +107,14 @@ def attention(
     if unused.get("s_aux") is not None:
         raise RuntimeError("attention sinks are not supported")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    way = segments.way
-    if softcap is not None and way in ("rungs", "varlen", "rows"):
-        # No fused kernel caps the scores; our own math does.
-        output = (
-            _by_rows(segments, query, key, value, scale, sliding_window, softcap)
-            if segments.slots is None
-            else _by_rungs(segments, query, key, value, scale, sliding_window, softcap, math=True)
-        )
-    elif way == "rows":
-        output = _by_rows(segments, query, key, value, scale, sliding_window, None)
-    elif way in ("rungs", "math"):
-        output = _by_rungs(segments, query, key, value, scale, sliding_window, softcap, math=way == "math")
-    else:
+    if segments.way == "varlen" and softcap is not None:
+        raise RuntimeError("variable-length attention cannot cap scores")
+    if segments.way == "varlen":
         output = _by_borders(segments, query, key, value, scale, sliding_window)
+    elif segments.slots is None:
+        output = _by_rows(segments, query, key, value, scale, sliding_window, softcap)
+    else:
+        output = _by_rungs(segments, query, key, value, scale, sliding_window, softcap)
     return output, None
 
 
@@ -177,17 +172,33 @@ def _one_row(
 def causal_mask(segments: Segments, queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
     """Boolean [queries, keys], true where a query sees a key; the last query sees the last key.
 
-    Made once per size and pass: all layers share it.
+    One square mask per window serves every size of a pass as its lower right corner. ``prepare_masks`` makes them
+    before a device graph is recorded: made while recording, they would lie in memory that other recordings reuse.
     """
-    name = (queries, keys, window or 0)
-    mask = segments.masks.get(name)
-    if mask is None:
-        distance = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
-        mask = distance >= 0
-        if window is not None:
-            mask &= distance < window
-        segments.masks[name] = mask
-    return mask
+    whole = segments.masks.get(window or 0)
+    if whole is None or whole.shape[0] < keys:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"no mask of {keys} positions and window {window} was prepared")
+        whole = segments.masks[window or 0] = _square_mask(max(keys, segments.longest), window, device)
+    return whole[keys - queries : keys, :keys]
+
+
+def _square_mask(size: int, window: int | None, device: torch.device) -> Tensor:
+    place = torch.arange(size, device=device)
+    distance = place[:, None] - place
+    mask = distance >= 0
+    return mask if window is None else mask & (distance < window)
+
+
+def prepare_masks(segments: Segments, body: Any, device: torch.device) -> None:
+    """Masks that the layers of ``body`` may ask for in a pass with these slots."""
+    if segments.slots is None:
+        return
+    longest = max(rung for _, rung in segments.slots.groups)
+    windows = {getattr(module, "sliding_window", None) for module in body.modules()}
+    windows.add(getattr(body.config, "sliding_window", None))
+    for window in {w if isinstance(w, int) and w < longest else None for w in windows} | {None}:
+        causal_mask(segments, longest, longest, window, device)
 
 
 # -- one call a rung -------------------------------------------------------------------------------------------
@@ -235,7 +246,6 @@ def _by_rungs(
     scale: float,
     window: int | None,
     softcap: float | None,
-    math: bool,
 ) -> Tensor:
     slots = segments.slots
     assert slots is not None
@@ -251,9 +261,11 @@ def _by_rungs(
         # [1, heads, count * rung, size] -> [count, heads, rung, size]
         a, b, c = (x[0, :, part].unflatten(1, (count, rung)).transpose(0, 1) for x in (q, k, v))
         limited = window if window is not None and rung > window else None
-        if math:
+        if segments.way in ("math", "math32") or softcap is not None:
             mask = causal_mask(segments, rung, rung, limited, q.device)
-            y = math_attention.attend(a, b, c, scale, mask, softcap)
+            if segments.way == "math32":
+                a, b, c = a.float(), b.float(), c.float()
+            y = math_attention.attend(a, b, c, scale, mask, softcap).to(q.dtype)
         elif limited is not None:
             mask = causal_mask(segments, rung, rung, limited, q.device)
             y = F.scaled_dot_product_attention(a, b, c, attn_mask=mask, scale=scale, enable_gqa=True)

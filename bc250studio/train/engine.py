@@ -31,7 +31,7 @@ import torch
 from bc250studio.errors import BadInput
 from bc250studio.train import adapters, attention, layer_kernels, layouts, recompute, schedule
 from bc250studio.train.families import Parts, why_not_packed
-from bc250studio.train.feed import Feed, shared_prefix
+from bc250studio.train.feed import Batch, Feed, shared_prefix
 from bc250studio.train.graph import Passes
 from bc250studio.train.optimiser import Optimiser
 from bc250studio.train.parameters import FlatParameters
@@ -111,6 +111,7 @@ class Trainer:
             train.epochs,
             train.steps,
         )
+        self._ready: tuple[Any, list[Batch]] | None = None
         self.optimiser = Optimiser(
             self.flat, train.weight_decay, train.clip, fp16=self.base_dtype is torch.float16 and not self.full
         )
@@ -151,13 +152,16 @@ class Trainer:
         self.flat.zero_gradient()
         loss = torch.zeros((), dtype=torch.float32, device=self.device)
         positions = real = 0
-        for planned in passes:
-            batch = self.feed.batch(planned).to(self.device)
+        for batch in self._batches(passes):
             loss += self.passes.forward_backward(batch, self.optimiser.scale.value / labelled)
             positions += batch.all_positions
             real += batch.real_tokens
-        outcome = self.optimiser.step(rate, loss / labelled)  # the one place where the host waits
+        queued = self.optimiser.queue(rate, loss / labelled)
         self.done += 1
+        if self.device.type == "cuda" and self.done < len(self.plan):
+            # While the device works on this step, the host makes the next one ready.
+            self._ready = (self.plan[self.done], list(self._batches(self.plan[self.done])))
+        outcome = self.optimiser.read(queued)  # the one place where the host waits
         return Step(
             self.done,
             len(self.plan),
@@ -172,6 +176,14 @@ class Trainer:
             outcome.skipped,
             rows,
         )
+
+    def _batches(self, passes: tuple[layouts.Pass, ...]) -> Iterator[Batch]:
+        if self._ready is not None and self._ready[0] is passes:
+            yield from self._ready[1]
+            self._ready = None
+        else:
+            for planned in passes:
+                yield self.feed.batch(planned).to(self.device)
 
     def evaluate(self, rows: Any) -> tuple[float, int]:
         """(mean loss over labelled tokens, how many) of other rows, in the same passes, without gradients."""
@@ -194,7 +206,8 @@ class Trainer:
     def _choose_sizes(self, rows: Any, wanted: str | None, adapter: Any) -> tuple[str, layouts.Sizes]:
         kind = wanted or ("fixed" if self.device.type == "cuda" else "free")
         lengths = np.diff(np.asarray(rows.offsets, dtype=np.int64))
-        way = attention_way(self.train.attention, kind, self.device, self.note)
+        capped = bool(getattr(self.parts.model.config, "attn_logit_softcapping", None))
+        way = attention_way(self.train.attention, kind, self.device, capped, self.note)
         reason = None if self.train.packing else "train.packing is off"
         if reason is None:
             reason = why_not_packed(self.parts, rows, way, layouts.Sizes(kind, self.tokens))
@@ -212,12 +225,19 @@ class Trainer:
         return way, sizes
 
 
-def attention_way(wanted: str, kind: str, device: torch.device, note: Callable[[str], None]) -> str:
-    """The profile's ``train.attention`` as a way of attention.py, for this device."""
+def attention_way(wanted: str, kind: str, device: torch.device, capped: bool, note: Callable[[str], None]) -> str:
+    """The profile's ``train.attention`` as a way of attention.py, for this device.
+
+    ``capped``: the model caps its scores (Gemma 2), which no fused kernel does.
+    """
     if kind == "free":
-        return "math" if wanted in ("math16", "math32") and device.type == "cuda" else "rows"
-    if wanted in ("math16", "math32"):
+        return "rows"
+    if capped and wanted not in ("math16", "math32"):
+        if wanted != "auto":
+            note(f"attention = {wanted} cannot cap scores as this model does; math16 is used.")
         return "math"
+    if wanted in ("math16", "math32"):
+        return "math32" if wanted == "math32" else "math"
     if wanted in ("auto", "varlen"):
         reason = attention.varlen_available(device)
         if reason is None:

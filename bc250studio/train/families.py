@@ -14,6 +14,7 @@ import torch
 from bc250studio.errors import clean
 from bc250studio.train import attention, layouts
 from bc250studio.train.feed import Feed
+from bc250studio.train.layer_kernels import triton_works
 from bc250studio.train.loss import Head, head_of
 from bc250studio.train.passes import forward_loss
 
@@ -27,7 +28,7 @@ class Parts:
     def __init__(self, model: Any) -> None:
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.body = self.model.base_model
-        self.head: Head = head_of(self.model)
+        self.head: Head = head_of(self.model, fused=triton_works(next(self.model.parameters()).device) is None)
         self.own_attention = self.model.config._attn_implementation or "eager"
 
     @property

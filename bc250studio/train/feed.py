@@ -106,7 +106,7 @@ class Feed:
             positions[place:] = np.arange(width - place) % max(self.sizes.longest, 1)
         lengths = tuple(e - s - prefix for s, e in rows)
         segments = Segments(self.way, lengths, prefix, longest=self.sizes.longest)
-        if self.way in ("rungs", "math") and plan.layout >= 0:
+        if self.way != "varlen" and plan.layout >= 0:
             segments.slots = self._slots(plan, starts, lengths, used)
         elif self.way == "varlen":
             self._borders(segments, lengths, prefix, width, fixed)

@@ -94,6 +94,8 @@ class Passes:
         stream, width = self._stream, self.head.weight.shape[1]
         gradient = torch.zeros((batch.ids.numel() + 1, width), dtype=self.head.weight.dtype, device=self.device)
         view = gradient[:-1].view(*batch.ids.shape, width)
+        if batch.segments is not None:
+            attention.prepare_masks(batch.segments, self.body, self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream), attention.use(batch.segments):
             with torch.cuda.use_mem_pool(self._pool):

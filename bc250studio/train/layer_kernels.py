@@ -22,12 +22,26 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 
-def liger_works(device: torch.device) -> str | None:
-    """None when Liger's kernels can be used on ``device``, else why not."""
+def triton_works(device: torch.device) -> str | None:
+    """None when Triton compiles for ``device``, else why not."""
     if device.type != "cuda":
         return "Triton needs a GPU"
     if torch.version.hip is not None and not _triton_supports_amd(device):
         return "Triton has no backend for this chip"
+    if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] < 7:
+        return "Triton needs compute capability 7.0"
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return "Triton is not installed"
+    return None
+
+
+def liger_works(device: torch.device) -> str | None:
+    """None when Liger's kernels can be used on ``device``, else why not."""
+    reason = triton_works(device)
+    if reason is not None:
+        return reason
     try:
         import liger_kernel.ops.rms_norm
         import liger_kernel.ops.rope

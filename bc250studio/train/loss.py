@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bc250studio.train.adapters import add_product
+
 
 @dataclass(frozen=True)
 class Head:
@@ -28,6 +30,9 @@ class Head:
     scale: float = 1.0
     softcap: float | None = None
 
+    fused: bool = False
+    """Use the Triton kernel (loss_triton.py) where the head has no soft cap."""
+
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits [n, vocabulary] of hidden states [n, hidden]."""
         logits = torch.nn.functional.linear(hidden, self.weight, self.bias).float()
@@ -38,14 +43,15 @@ class Head:
         return logits
 
 
-def head_of(model: Any) -> Head:
+def head_of(model: Any, fused: bool = False) -> Head:
     """The output layer of a transformers model with the scaling its config names."""
     layer = model.get_output_embeddings()
     config = model.config
     scale = float(getattr(config, "logit_scale", None) or 1.0)
     if getattr(config, "logits_scaling", None):
         scale /= float(config.logits_scaling)
-    return Head(layer.weight, getattr(layer, "bias", None), scale, getattr(config, "final_logit_softcapping", None))
+    softcap = getattr(config, "final_logit_softcapping", None)
+    return Head(layer.weight, getattr(layer, "bias", None), scale, softcap, fused)
 
 
 def chunks(count: int, chunk: int) -> list[tuple[int, int]]:
@@ -88,27 +94,52 @@ def chunked_cross_entropy(
     d(sum * factor)/d(hidden) in hidden's type; ``factor`` holds the loss scale over the step's labelled tokens.
     """
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    one_chunk = _fused_chunk if head.fused and head.softcap is None else _chunk
     for start, size in chunks(len(targets), chunk):
         part = slice(start, start + size)
-        rows, wanted, weight = hidden[part], targets[part, None], counted[part, None]
-        logits = head.logits(rows)
-        maximum = logits.amax(-1, keepdim=True)
-        chosen = logits.gather(1, wanted)
-        # d tanh of the soft cap, taken before the logits are overwritten: (1 - (z/c)^2).
-        slope = None
-        if gradient is not None and head.softcap is not None:
-            slope = 1.0 - (logits / head.softcap).square_()
-        exponentials = logits.sub_(maximum).exp_()  # fp32: a sum over 10^5 terms
-        normaliser = exponentials.sum(-1, keepdim=True)
-        total += ((normaliser.log() + maximum - chosen) * weight).sum()
-        if gradient is not None:
-            # softmax - onehot, weighted; the weight also silences the filling rows.
-            probabilities = exponentials.mul_(weight / normaliser)
-            probabilities.scatter_add_(1, wanted, -weight)
-            if slope is not None:
-                probabilities.mul_(slope)
-            # The product runs in the base type with entries in [-1, 1]; the small factor is applied in
-            # fp32 afterwards, so that fp16 never sees 1/N.
-            product = probabilities.to(rows.dtype) @ head.weight
-            torch.mul(product, factor * head.scale, out=gradient[part])
+        rows = hidden[part]
+        losses, d = one_chunk(rows, head, targets[part], counted[part], gradient is not None)
+        total += losses
+        if gradient is None or d is None:
+            continue
+        # The product runs in the base type with entries in [-1, 1]; the small factor is applied in
+        # fp32 afterwards, so that fp16 never sees 1/N.
+        torch.mul(d @ head.weight, factor * head.scale, out=gradient[part])
+        if head.weight.grad is not None:  # full training
+            add_product(head.weight.grad, d, rows, factor * head.scale)
+        if head.bias is not None and head.bias.grad is not None:
+            head.bias.grad.add_(d.sum(0, dtype=torch.float32), alpha=factor * head.scale)
     return total
+
+
+def _chunk(rows: Tensor, head: Head, targets: Tensor, counted: Tensor, wanted: bool) -> tuple[Tensor, Tensor | None]:
+    """(summed loss, counted * (softmax - onehot) * d softcap in the base's type) of one chunk."""
+    target, weight = targets[:, None], counted[:, None]
+    logits = head.logits(rows)
+    maximum = logits.amax(-1, keepdim=True)
+    chosen = logits.gather(1, target)
+    # d tanh of the soft cap, taken before the logits are overwritten: 1 - (z/c)^2.
+    slope = None
+    if wanted and head.softcap is not None:
+        slope = (logits / head.softcap).square_().neg_().add_(1.0)
+    exponentials = logits.sub_(maximum).exp_()  # fp32: a sum over 10^5 terms
+    normaliser = exponentials.sum(-1, keepdim=True)
+    loss = ((normaliser.log() + maximum - chosen) * weight).sum()
+    if not wanted:
+        return loss, None
+    d = exponentials.mul_(weight / normaliser)  # the weight also silences the rows that fill the chunk
+    d.scatter_add_(1, target, -weight)
+    if slope is not None:
+        d.mul_(slope)
+    return loss, d.to(rows.dtype)
+
+
+def _fused_chunk(
+    rows: Tensor, head: Head, targets: Tensor, counted: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same by one Triton kernel, in place on the base type's logits."""
+    from bc250studio.train.loss_triton import cross_entropy
+
+    logits = torch.nn.functional.linear(rows, head.weight, head.bias)
+    losses = cross_entropy(logits, targets, counted, head.scale, wanted)
+    return losses.sum(), logits if wanted else None

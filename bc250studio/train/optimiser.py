@@ -63,10 +63,11 @@ class Optimiser:
         self.adamw = torch.optim.AdamW([flat.values], lr=0.0, weight_decay=weight_decay, fused=True)
 
     @torch.no_grad()
-    def step(self, learning_rate: float, loss: Tensor) -> Outcome:
-        """Apply the accumulated gradient. ``loss``: fp32 scalar on the device, read here with the norm.
+    def queue(self, learning_rate: float, loss: Tensor) -> Tensor:
+        """Apply the accumulated gradient, without waiting; the result is for ``read``.
 
-        A gradient that is not finite changes nothing: neither weights nor the optimiser's state.
+        ``loss``: fp32 scalar on the device, read together with the norm. A gradient that is not finite changes
+        nothing: neither weights nor the optimiser's state.
         """
         flat = self.flat
         norm = torch.linalg.vector_norm(flat.gradient) / self.scale.value
@@ -81,7 +82,11 @@ class Optimiser:
         self.adamw.found_inf = overflow  # the fused kernel leaves everything as it is where this is 1
         self.adamw.step()
         flat.refresh()
-        seen_loss, seen_norm = torch.stack((loss, norm)).tolist()
+        return torch.stack((loss, norm))
+
+    def read(self, queued: Tensor) -> Outcome:
+        """Wait for the device and see what the step came to; the loss scale follows."""
+        seen_loss, seen_norm = queued.tolist()
         skipped = not math.isfinite(seen_norm)
         self.scale.update(skipped)
         return Outcome(seen_loss, seen_norm, skipped)

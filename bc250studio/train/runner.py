@@ -76,7 +76,7 @@ class Run:
         gate = thermal.Gate(
             self.job,
             profile.thermal,
-            thermal.limits(profile.thermal, presets.detect()),
+            thermal.limits(profile.thermal, presets.of("cpu") if self.device.type == "cpu" else presets.detect()),
             asked_to_stop=self._asked_to_stop,
         )
         gate.before_start()

@@ -59,7 +59,7 @@ def case(family: str = "llama", seed: int = 0, std: float = 0.08) -> Case:
     out = Path(tempfile.mkdtemp(prefix="bc250studio-serve-"))
     folder = tiny_model(family, seed, out / "hf")
     _sharpen(folder)
-    base = base_gguf(folder, out / "base-f32.gguf")
+    base = base_gguf(folder, folder / "base-f32.gguf")  # beside config.json: found as the served base
     peft, tuned = make_adapter(folder, out / "peft", std=std, r=16, lora_alpha=16)
     adapter = write_adapter(peft, find(str(folder)), out / "adapter.gguf", "f32", base).path
     write_reference(out / "reference.safetensors", tuned, folder, base)

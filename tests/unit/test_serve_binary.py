@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bc250studio.errors import BadInput, JobFailed
@@ -53,6 +53,7 @@ def test_options_and_their_values_come_from_the_help_text():
 
 
 @given(st.text())
+@settings(deadline=None)
 def test_any_text_is_read_without_a_crash(text: str):
     parse_help(text)
     parse_version(text)

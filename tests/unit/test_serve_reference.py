@@ -68,7 +68,7 @@ def test_a_missing_file_says_which_stage_writes_it(tmp_path: Path):
 
 
 @given(cut=st.integers(0, 4000), noise=st.binary(max_size=40))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_an_error_in_words(tmp_path: Path, cut: int, noise: bytes):
     path = written(tmp_path)
     whole = path.read_bytes()

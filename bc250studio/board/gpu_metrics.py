@@ -22,10 +22,7 @@ class GpuMetrics:
 
     revision: str
     gfx_temp_c: float | None
-    soc_temp_c: float | None
-    gfx_clock_mhz: int | None
     memory_clock_mhz: int | None
-    throttle_status: int | None
 
 
 def parse(content: bytes | None) -> tuple[GpuMetrics | None, str]:
@@ -45,14 +42,5 @@ def parse(content: bytes | None) -> tuple[GpuMetrics | None, str]:
         value = struct.unpack_from("<H", content, offset)[0]
         return None if value == _UNFILLED else int(value)
 
-    def celsius(offset: int) -> float | None:
-        value = field(offset)
-        return None if value is None else value / 100
-
-    throttle = struct.unpack_from("<I", content, 108)[0]
-    return (
-        GpuMetrics(
-            name, celsius(4), celsius(6), field(76), field(80), None if throttle == 0xFFFFFFFF else int(throttle)
-        ),
-        "",
-    )
+    centidegrees = field(4)
+    return GpuMetrics(name, None if centidegrees is None else centidegrees / 100, field(80)), ""

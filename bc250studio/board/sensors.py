@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Literal
 
 from bc250studio.board import amd, fans, gpu, host
 from bc250studio.board.nvidia import Nvml
@@ -23,6 +24,8 @@ ALWAYS = {
     "cpu_percent": "%",
 }
 """The keys every read has, with their units."""
+
+NO_GPU = "no GPU"
 
 _FROZEN_AFTER_S = 30.0
 _REST_WATTS = 60.0
@@ -43,11 +46,11 @@ class Sensors:
         tree = Tree(root)
         found = gpu.find(tree)
         device = found[0] if found else None
-        nvml, why = None, "no GPU"
+        nvml, why = None, NO_GPU if device is None else "NVIDIA's library reads this machine only"
         if tree.is_machine and (device is None or device.is_nvidia):
             nvml, why = Nvml.open(_visible_index())
             if device is None and nvml is None:
-                why = "no GPU"
+                why = NO_GPU
         return cls(tree, device, nvml, why)
 
     def read(self) -> dict[str, Reading]:
@@ -75,12 +78,13 @@ class Sensors:
             self.device = again[0] if again else self.device
 
 
-def control_temperature(readings: dict[str, Reading]) -> Reading:
-    """The temperature a heat limit goes by: the GPU's where there is one to read, else the CPU's."""
-    chip = readings.get("gpu_temp_c", missing("°C", "no GPU"))
-    if chip.good or chip.why != "no GPU":
-        return chip
-    return readings.get("cpu_temp_c", chip)
+def control_temperature(readings: dict[str, Reading], by: Literal["gpu", "cpu"] = "gpu") -> Reading:
+    """The temperature a heat limit goes by: that of the chip which works; the CPU's where there is no GPU."""
+    cpu = readings.get("cpu_temp_c", missing("°C", "no CPU sensor"))
+    chip = readings.get("gpu_temp_c", missing("°C", NO_GPU))
+    if by == "cpu":
+        return cpu
+    return chip if chip.good or chip.why != NO_GPU else cpu
 
 
 def _shared_die(chip: Reading, cpu: Reading) -> Reading:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bc250studio import telemetry
 from bc250studio.board import governor
@@ -31,25 +31,28 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Limits:
-    """The temperatures of a run in °C, and where the throttle point comes from."""
+    """The temperatures of a run in °C, where the throttle point comes from, and whose temperature counts."""
 
     throttle_c: float
     pause_at_c: float
     resume_below_c: float
     start_below_c: float | None
     source: str
+    by: Literal["gpu", "cpu"] = "gpu"
 
 
 def limits(thermal: Thermal, chip: Chip, tree: Tree | None = None) -> Limits:
     """A profile's limits on this machine: the governor's throttle point where one is configured, else the chip's.
 
-    Pause: min(throttle + 6, 90), so that between the two only seconds are counted; resume: pause - 12.
+    Pause: min(throttle + 6, 90), so that between the two only seconds are counted; resume: pause - 12. A run on
+    the CPU (chip ``cpu``) goes by the CPU's temperature, also on a machine with a GPU.
     """
     found = governor.throttle(tree or Tree()) if chip.name == "gfx1013" else None
     throttle_c, source = found if found else (chip.throttle_c, f"preset {chip.name}")
     pause_at_c = thermal.pause_at_c if thermal.pause_at_c is not None else min(throttle_c + 6.0, 90.0)
     resume_below_c = thermal.resume_below_c if thermal.resume_below_c is not None else pause_at_c - 12.0
-    return Limits(throttle_c, pause_at_c, min(resume_below_c, pause_at_c), thermal.start_below_c, source)
+    by: Literal["gpu", "cpu"] = "cpu" if chip.name == "cpu" else "gpu"
+    return Limits(throttle_c, pause_at_c, min(resume_below_c, pause_at_c), thermal.start_below_c, source, by)
 
 
 class Latch:
@@ -141,7 +144,7 @@ class Gate:
             if not isinstance(t, (int, float)) or not isinstance(readings, dict):
                 continue
             known = {key: r for key, r in ((k, from_dict(v)) for k, v in readings.items()) if r is not None}
-            heat = control_temperature(known)
+            heat = control_temperature(known, self.limits.by)
             if heat.good and heat.value is not None:
                 self.hottest_c = heat.value if self.hottest_c is None else max(self.hottest_c, heat.value)
                 if heat.value >= self.limits.throttle_c and self._last_t:
@@ -153,7 +156,7 @@ class Gate:
         elif age_s > STALE_AFTER_S:
             reading = missing("°C", f"the guard's last report is {age_s:.0f} s old")
         else:
-            reading = control_temperature(self._last)
+            reading = control_temperature(self._last, self.limits.by)
         waited = bool(self._last) or self._now() - self._began > STALE_AFTER_S
         if not reading.good and not self._said_blind and waited:
             self._said_blind = True

@@ -14,6 +14,7 @@ from trees import Bc250
 from bc250studio import profiles
 from bc250studio.board import presets, thermal
 from bc250studio.board.reading import Reading, missing
+from bc250studio.board.sensors import control_temperature
 from bc250studio.board.sysfs import Tree
 from bc250studio.errors import JobFailed
 from bc250studio.jobs import JobFolder
@@ -199,6 +200,16 @@ def test_limits_follow_the_governor_then_the_preset_and_the_profile_wins(tmp_pat
     assert (asked.pause_at_c, asked.resume_below_c, asked.start_below_c) == (75.0, 63.0, 55.0)
     odd = thermal.limits(Thermal(pause_at_c=75.0, resume_below_c=90.0), chip, board)
     assert odd.resume_below_c == 75.0, "never resume hotter than the pause"
+
+
+def test_a_run_on_the_cpu_goes_by_the_cpus_temperature(tmp_path: Path) -> None:
+    assert thermal.limits(Thermal(), presets.of("cpu"), Tree(tmp_path)).by == "cpu"
+    readings = {"gpu_temp_c": Reading(40.0, "°C", "a"), "cpu_temp_c": Reading(97.0, "°C", "b")}
+    assert control_temperature(readings, "cpu").value == 97.0 and control_temperature(readings).value == 40.0
+    without = {**readings, "gpu_temp_c": missing("°C", "no GPU")}
+    assert control_temperature(without).value == 97.0
+    blind = {**readings, "gpu_temp_c": missing("°C", "no amdgpu temp1_input")}
+    assert not control_temperature(blind).good, "another chip's temperature does not stand in for a GPU's"
 
 
 def test_the_latch_holds_between_its_two_temperatures() -> None:

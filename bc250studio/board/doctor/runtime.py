@@ -184,7 +184,7 @@ def products(machine: Machine) -> Check:
     groups = record["products"].get("groups", {})
     failed = [name for name, group in groups.items() if group.get("failed")]
     restless = [name for name, group in groups.items() if not group.get("repeatable", True)]
-    where = clean(record.get("name") or record.get("device"), 60)
+    where = clean(record.get("name") or machine.torch.get("device") or record.get("device"), 60)
     if failed:
         return say.fail(
             "products",

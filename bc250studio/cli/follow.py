@@ -37,13 +37,13 @@ def status_line(found: Standing, readings: dict) -> str:
     """One line of what goes on now."""
     state = found.state
     parts = [found.phase]
-    if state.get("stage") == "train" and state.get("steps"):
+    if found.phase in ("training", "paused") and state.get("steps"):
         parts.append(f"step {state.get('step', 0)}/{state['steps']}")
         for key, form in (("loss_ema", "loss {:.3f}"), ("real_tokens_per_s", "{:.0f} tok/s")):
             if isinstance(state.get(key), (int, float)):
                 parts.append(form.format(state[key]))
         parts.append(f"ETA {duration(state.get('eta_s'))}")
-    elif state.get("stage_text"):
+    elif state.get("stage_text") and state["stage_text"] != found.phase:
         text = str(state["stage_text"])
         if state.get("stage_total"):
             text += f" {100 * (state.get('stage_done') or 0) / state['stage_total']:.0f} %"

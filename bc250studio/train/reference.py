@@ -141,6 +141,9 @@ class Reference:
         paths.write_atomic(self.job.path / FILE, to_safetensors(tensors, metadata={"facts": json.dumps(facts)}))
         return {"verdict": "done", "outputs": {"reference": FILE}, **facts}
 
+    def _say(self, text: str) -> None:
+        self.job.write_state(phase="proving", stage_text=text, stage_done=None, stage_total=None)
+
     def _variants(self, source: Any, sequences: list[np.ndarray], chosen: list[tuple[int, int]]) -> dict[str, Any]:
         self.dtype = self._dtype(source)
         options = {
@@ -151,10 +154,13 @@ class Reference:
         found: dict[str, Any] = {}
         trained_is_served = source.gguf is not None and not source.has_config and _same(source.gguf, self.base_gguf)
         if self.base_gguf.is_file():
+            self._say("loading the served file's own weights")
             served = load.load_served(source, self.base_gguf, **options)
             if self.adapter is not None:
                 served = adapters.attach(served, self.profile.adapter, 0, self.adapter).eval()
+                self._say("log-probabilities of the served weights with the adapter")
                 found["served_adapter"] = top_log_probabilities(Parts(served), sequences, chosen)
+                self._say("log-probabilities of the served weights alone")
                 with served.disable_adapter():
                     found["served_base"] = top_log_probabilities(Parts(served), sequences, chosen)
                 if trained_is_served:
@@ -164,6 +170,7 @@ class Reference:
             del served
             gc.collect()
         if "trained_adapter" not in found:
+            self._say("log-probabilities of the training weights")
             if self.full is not None:
                 trained = load.load(_Folder(self.full), **options)
             else:
@@ -175,6 +182,7 @@ class Reference:
             del trained
             gc.collect()
         if self.merged is not None:
+            self._say("log-probabilities of the merged file")
             merged = load.load_served(source, self.merged, **options)
             found["merged_file"] = top_log_probabilities(Parts(merged), sequences, chosen)
         return found

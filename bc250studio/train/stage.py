@@ -53,12 +53,10 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
     Raises:
         StudioError: the runner's own sentence and exit code, or the end of its log when it died without one.
     """
-    return run_child(job, resolved, "bc250studio.train.runner", "train", RESULT, progress)
+    return run_child(job, resolved, "bc250studio.train.runner", "train", RESULT)
 
 
-def run_child(
-    job: JobFolder, resolved: Resolved, module: str, log: str, result: str, progress: Progress
-) -> dict[str, Any]:
+def run_child(job: JobFolder, resolved: Resolved, module: str, log: str, result: str) -> dict[str, Any]:
     """Run one torch module over the job folder with the runner's Python; its record from ``result``."""
     python = settings.load().runtime.python or sys.executable
     environment, notes = presets.runner_environment(resolved.profile, presets.detect(), child_environment())
@@ -83,23 +81,19 @@ def run_child(
         ) from error
     finally:
         os.close(descriptor)
-    return _wait(job, child, result, file, progress)
+    return _wait(job, child, result, file)
 
 
-def _wait(job: JobFolder, child: subprocess.Popen[bytes], result: str, log: Path, progress: Progress) -> dict[str, Any]:
+def _wait(job: JobFolder, child: subprocess.Popen[bytes], result: str, log: Path) -> dict[str, Any]:
     # A stop of the supervisor is a stop of the training: the runner finishes its step and saves.
     before = signal.getsignal(signal.SIGTERM)
     in_main = _is_main_thread()
     if in_main:
         signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
     try:
+        # No progress from here: while the child works only the child writes state.json. Two writers that read,
+        # merge and replace would lose each other's facts.
         while child.poll() is None:
-            state = job.state()
-            done, total = state.get("step"), state.get("steps")
-            if isinstance(done, int) and isinstance(total, int) and total:
-                progress(_sentence(state), float(done), float(total))
-            else:
-                progress(str(state.get("phase") or "starting"), None, None)
             try:
                 child.wait(0.25)
             except subprocess.TimeoutExpired:
@@ -127,16 +121,6 @@ def _wait(job: JobFolder, child: subprocess.Popen[bytes], result: str, log: Path
 
 def _error(code: Any) -> type[StudioError]:
     return BadInput if code == 2 else JobFailed
-
-
-def _sentence(state: dict[str, Any]) -> str:
-    loss, rate = state.get("loss"), state.get("real_tokens_per_s")
-    parts = [f"{state.get('phase', 'training')}: step {state.get('step')}/{state.get('steps')}"]
-    if isinstance(loss, (int, float)):
-        parts.append(f"loss {loss:.4f}")
-    if isinstance(rate, (int, float)):
-        parts.append(f"{rate:,.0f} tokens/s")
-    return ", ".join(parts)
 
 
 def _is_main_thread() -> bool:

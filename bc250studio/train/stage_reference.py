@@ -37,4 +37,4 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
         StudioError: the child's own sentence.
     """
     progress("Computing reference log-probabilities", None, None)
-    return run_child(job, resolved, "bc250studio.train.reference", "reference", RESULT, progress)
+    return run_child(job, resolved, "bc250studio.train.reference", "reference", RESULT)

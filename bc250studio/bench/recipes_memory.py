@@ -10,6 +10,7 @@ gfx1013's own timer has returned negative numbers (GabriWar/bc250-rocm-working d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import time
 from collections.abc import Mapping
@@ -42,25 +43,28 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", choices=("fp32", "fp16"), default="fp32")
     parser.add_argument("--cool-below", type=float, help="start each turn below this temperature (BC-250: 55 °C)")
+    parser.add_argument("--fan", choices=("off", "full"), default="off", help="fans at full speed while measuring")
     parser.add_argument("--clock", action="store_true", help="measure the shader clock before and after")
     parser.add_argument("--json", action="store_true")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure in the runner's Python, keep the record, print it."""
-    from bc250studio.board import presets
+    from bc250studio.board import guard, presets
     from bc250studio.profiles import Profile
 
     if options.mib < 1 or options.rounds < 1 or not 0 < options.seconds <= 60:
         raise BadInput("--mib and --rounds must be at least 1, --seconds between 0 and 60.")
     chip = presets.detect()
-    wanted = {key: value for key, value in vars(options).items() if key not in ("noun", "verb", "json", "clock")}
+    wanted = {key: value for key, value in vars(options).items() if key not in ("noun", "verb", "json", "clock", "fan")}
     wanted["gfx"] = chip.gfx
-    clocks = [_clock(chip)] if options.clock else []
-    found = run_in_worker("memory", wanted, presets.environment_for(Profile(), chip))
-    if options.clock:
-        clocks.append(_clock(chip))
-        found["results"]["shader_clock"] = clocks
+    with guard.full_fans() if options.fan == "full" else contextlib.nullcontext():
+        clocks = [_clock(chip)] if options.clock else []
+        found = run_in_worker("memory", wanted, presets.environment_for(Profile(), chip))
+        if options.clock:
+            clocks.append(_clock(chip))
+            found["results"]["shader_clock"] = clocks
+    found["regime"]["fan"] = options.fan
     path = records.write("memory", found["regime"]["device"], found)
     show({"record": path.stem, **found}, options.json, f"{text(found)}\nrecord: {path.stem}")
     return 0

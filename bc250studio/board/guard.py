@@ -2,6 +2,7 @@
 
 ``python -m bc250studio.board.guard JOBDIR SUPERVISOR_PID`` writes ``board.jsonl`` once a second until the
 supervisor is gone, however it went (only another process can act after a kill -9). It imports no torch.
+A bench, which has no job, gets the same care from :func:`full_fans`.
 
 Fans and the governor's cap are changed only when the run's profile asks; each change is recorded in the
 job folder before it is made (``fans.json``, ``governor.json``) and put back at the end, or by the next
@@ -11,25 +12,29 @@ guard of any run when this one was killed too.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bc250studio import telemetry
+from bc250studio import paths, telemetry
 from bc250studio.board import fans, governor
 from bc250studio.board.sensors import Sensors
 from bc250studio.board.sysfs import Tree
-from bc250studio.errors import StudioError
-from bc250studio.jobs import identity, lock
+from bc250studio.errors import JobFailed, StudioError, clean
+from bc250studio.jobs import identity, lock, spawn
 from bc250studio.jobs.folder import JobFolder, all_jobs
 
 INTERVAL_S = 1.0
 FAN_RECORD = "fans.json"
 GOVERNOR_RECORD = "governor.json"
+_READY = "fans at full speed"
 
 
 class Guard:
@@ -95,11 +100,16 @@ def _short(reading: dict[str, object]) -> dict[str, object]:
     return {**reading, "value": round(value, 3) if isinstance(value, float) else value}
 
 
+def _folders() -> list[JobFolder]:
+    """Where a guard may have left a record: jobs, and the benches' own folder."""
+    return [*all_jobs(), *(JobFolder(path) for path in sorted((paths.state_dir() / "measuring").glob("*")))]
+
+
 def leftovers() -> list[JobFolder]:
-    """Jobs nobody works on whose changes were never put back (their guard was killed as well)."""
+    """Folders nobody works on whose changes were never put back (their guard was killed as well)."""
     return [
         job
-        for job in all_jobs()
+        for job in _folders()
         if any((job.path / name).exists() for name in (FAN_RECORD, GOVERNOR_RECORD)) and not lock.is_held(job.path)
     ]
 
@@ -114,12 +124,63 @@ def put_back_leftovers(tree: Tree, bus: governor.Bus = governor.busctl) -> list[
     return names
 
 
+@contextlib.contextmanager
+def full_fans(root: str | Path = "/") -> Iterator[None]:
+    """Fans at full speed inside the block, put back after it, also when this process is killed.
+
+    Raises:
+        JobFailed: no writable fan output.
+    """
+    folder = paths.private_dir(paths.state_dir() / "measuring" / str(os.getpid()))
+    with lock.Lock(folder):
+        command = [sys.executable, "-m", "bc250studio.board.guard", str(folder), str(os.getpid()), "--only-fans"]
+        guard = subprocess.Popen(
+            [*command, "--root", str(root)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=spawn.child_environment(),
+        )
+        assert guard.stdout is not None and guard.stderr is not None
+        try:
+            if guard.stdout.readline().strip() != _READY:
+                raise JobFailed(clean(guard.stderr.read()).strip() or "The fans' guard ended without a word.")
+            yield
+        finally:
+            guard.terminate()
+            guard.wait(timeout=30)
+            guard.stdout.close()
+            guard.stderr.close()
+    if not (folder / FAN_RECORD).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _only_fans(folder: Path, tree: Tree, supervisor: identity.Identity, ended: threading.Event) -> int:
+    """Full speed until the supervisor is gone; says when it is reached."""
+    record = folder / FAN_RECORD
+    fans.restore(tree, record)
+    try:
+        fans.full(tree, record)
+    except StudioError as error:
+        print(error, file=sys.stderr)
+        return 1
+    try:
+        print(_READY, flush=True)
+        while supervisor.alive and not ended.wait(0.5):
+            pass
+    finally:
+        fans.restore(tree, record)
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the guard."""
     parser = argparse.ArgumentParser(prog="python -m bc250studio.board.guard")
     parser.add_argument("job", type=Path)
     parser.add_argument("supervisor", type=int)
     parser.add_argument("--root", type=Path, default=Path("/"), help="read this tree instead of the machine (tests)")
+    parser.add_argument("--only-fans", action="store_true", help="no job: fans to full speed until the process ends")
     parser.add_argument("--interval", type=float, default=INTERVAL_S)
     given = parser.parse_args(arguments)
     ended = threading.Event()
@@ -131,6 +192,8 @@ def main(arguments: list[str] | None = None) -> int:
         pass
     supervisor = identity.of(given.supervisor)
     tree = Tree(given.root)
+    if given.only_fans:
+        return _only_fans(given.job, tree, supervisor, ended)
     guard = Guard(JobFolder(given.job), tree)
     put_back_leftovers(tree)
     guard.restore()  # what an earlier, killed guard of this same job left; before a new record is written

@@ -16,13 +16,14 @@ from trees.plain import put
 
 from bc250studio import profiles, telemetry
 from bc250studio.board import fans
+from bc250studio.board import guard as guard_module
 from bc250studio.board.sysfs import Tree
 from bc250studio.errors import JobFailed
 from bc250studio.jobs import JobFolder, spawn
 from bc250studio.jobs.lock import Lock
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -66,7 +67,7 @@ def test_it_samples_until_the_supervisor_ends(tmp_path: Path, supervisor: subpro
     assert pwms(board)[2] == "92", "fans are left alone unless the profile asks"
     supervisor.kill()
     supervisor.wait()
-    assert guard.wait(timeout=10) == 0
+    assert guard.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -82,7 +83,7 @@ def test_kill_of_the_supervisor_with_fan_control_on_restores_the_pwm(
     until(lambda: len(lines(job)) >= 1)
     supervisor.send_signal(how)
     supervisor.wait()
-    assert guard.wait(timeout=10) == 0
+    assert guard.wait(timeout=60) == 0
     assert pwms(board) == before
     assert not (job.path / "fans.json").exists()
     texts = [event["text"] for event in job.events()]
@@ -104,7 +105,7 @@ def test_a_killed_guards_changes_are_put_back_by_the_next_one(
     second = start(other, supervisor.pid, board.root)
     until(lambda: pwms(board) == before)
     second.terminate()
-    assert second.wait(timeout=10) == 0
+    assert second.wait(timeout=60) == 0
     assert not (job.path / "fans.json").exists()
 
 
@@ -118,7 +119,7 @@ def test_a_live_runs_fans_are_not_another_guards_business(tmp_path: Path, superv
         until(lambda: len(lines(other)) >= 2)
         assert (board.fan_board / "pwm2").read_text().strip() == "255"
         guard.terminate()
-        assert guard.wait(timeout=10) == 0
+        assert guard.wait(timeout=60) == 0
 
 
 def test_hwmon_numbers_that_moved_do_not_stop_the_restore(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_no_writable_pwm_is_a_sentence_and_the_run_goes_on(tmp_path: Path, super
     until(lambda: len(lines(job)) >= 1)
     assert "fans stay as they are" in job.events()[0]["text"]
     guard.terminate()
-    assert guard.wait(timeout=10) == 0
+    assert guard.wait(timeout=60) == 0
     with pytest.raises(JobFailed, match="nct6687"):
         fans.full(Tree(board.root), tmp_path / "fans.json")
 
@@ -170,6 +171,31 @@ def test_the_cap_goes_over_busctl_and_back(
     until(lambda: len(lines(job)) >= 1)
     supervisor.kill()
     supervisor.wait()
-    assert guard.wait(timeout=10) == 0
+    assert guard.wait(timeout=60) == 0
     assert store.read_text().split() == ["500", "2000"]
     assert "1500 MHz" in job.events()[0]["text"]
+
+
+def test_a_benchs_fans_are_put_back_after_the_block(tmp_path: Path) -> None:
+    board = Bc250(tmp_path).write()
+    before = pwms(board)
+    with guard_module.full_fans(board.root):
+        assert pwms(board) == [*before[:2], "255", "1", *before[4:]]
+    assert pwms(board) == before and not guard_module.leftovers()
+    bare = Bc250(tmp_path / "bare", pwm=False, nct_driver="nct6683").write()
+    with pytest.raises(JobFailed, match="fans stay as they are"), guard_module.full_fans(bare.root):
+        raise AssertionError("the block must not run")
+
+
+def test_a_killed_bench_leaves_no_fan_at_full_speed(tmp_path: Path) -> None:
+    board = Bc250(tmp_path).write()
+    before = pwms(board)
+    code = (
+        "import sys, time\nfrom bc250studio.board.guard import full_fans\n"
+        "with full_fans(sys.argv[1]):\n    time.sleep(120)\n"
+    )
+    bench = subprocess.Popen([sys.executable, "-c", code, str(board.root)], env=spawn.child_environment())
+    until(lambda: (board.fan_board / "pwm2").read_text().strip() == "255", 60)
+    bench.kill()
+    bench.wait()
+    until(lambda: pwms(board) == before)

@@ -75,7 +75,7 @@ def kinds(job: JobFolder, *wanted: str) -> list[dict]:
 
 
 def test_a_run_that_rests_from_92_to_70_degrees_ends_with_the_unpaused_losses(tmp_path: Path) -> None:
-    board, hot, cool = Bc250(tmp_path / "board", temp_c=60.0).write(), a_job(tmp_path), a_job(tmp_path)
+    board, hot, cool = Bc250(tmp_path / "board", tctl_c=60.0).write(), a_job(tmp_path), a_job(tmp_path)
     runner = start(hot, cool)
     module = [sys.executable, "-m", "bc250studio.board.guard"]
     guard = subprocess.Popen(
@@ -84,17 +84,17 @@ def test_a_run_that_rests_from_92_to_70_degrees_ends_with_the_unpaused_losses(tm
     )
     try:
         until(lambda: len(seconds(hot)) >= 2, runner)
-        board.temp_c = 92.0
+        board.tctl_c = 92.0
         board.write()
         until(lambda: len(kinds(hot, "paused")) == 1, runner)
         resting_at = len(losses(hot))
         assert 1 <= resting_at < 12 and hot.state()["phase"] == "cooling"
-        board.temp_c = 80.0  # below the pause at 90, above going on at 78
+        board.tctl_c = 80.0  # below the pause at 90, above going on at 78
         board.write()
         seen = len(seconds(hot))
         until(lambda: len(seconds(hot)) > seen + 20, runner)
         assert len(losses(hot)) == resting_at and not kinds(hot, "resumed")
-        board.temp_c = 70.0
+        board.tctl_c = 70.0
         board.write()
         assert runner.wait(timeout=120) == 0, (hot.path / "logs/train.log").read_text()[-2000:]
         assert guard.wait(timeout=10) == 0

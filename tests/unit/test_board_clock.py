@@ -95,15 +95,9 @@ def test_cycles_over_ticks_is_the_clock(
     assert found["launches"] >= 8 and found["seconds"] < 30
 
 
-@pytest.mark.parametrize(
-    ("where", "sentence"),
-    [("load", "hipModuleLoadData failed: no kernel image is available"), ("init", "hipInit failed: a test error")],
-)
-def test_a_device_that_refuses_is_a_sentence(
-    compiler: clock.Compiler, hip: Path, monkeypatch: pytest.MonkeyPatch, where: str, sentence: str
-) -> None:
-    with pytest.raises(JobFailed, match=sentence):
-        clock.measure("gfx1013", hip, 40, {**os.environ, "HIP_FAILS": where, "MHZ": "1900"})
+def test_a_device_that_refuses_is_a_sentence(compiler: clock.Compiler, hip: Path) -> None:
+    with pytest.raises(JobFailed, match="hipModuleLoadData failed: no kernel image is available"):
+        clock.measure("gfx1013", hip, 40, {**os.environ, "HIP_FAILS": "load", "MHZ": "1900"})
 
 
 def test_counters_that_stand_still_are_a_sentence(compiler: clock.Compiler, hip: Path, tmp_path: Path) -> None:

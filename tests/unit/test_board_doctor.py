@@ -287,7 +287,7 @@ def test_a_check_that_breaks_is_a_line_and_the_others_still_answer(tmp_path: Pat
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_content_of_any_file_breaks_a_check(tmp_path: Path, data: st.DataObject) -> None:
     root = tmp_path / "tree"
     if not root.exists():
@@ -366,6 +366,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(JSON, st.sampled_from(["/home/x", "x@y.z", "C:\\x", "~/x", "http://a", "a" * 61, "\x1b[2J", "ünï", "'; x"]))
 def test_no_text_outside_the_list_survives_sharing(value: Any, secret: str) -> None:
     kept = json.dumps(share.numbers({"a": value, "regime": {"device": secret, "model": "plain", secret: 1}}))

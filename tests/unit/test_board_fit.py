@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import Bc250, plain
 from trees.plain import put
@@ -126,6 +126,7 @@ def test_unknown_types_are_refused_with_the_nearest() -> None:
         memory.serving(numbers("random:qwen3-0.6b"), quantisation="q4km")
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["random:minicpm5-2b", "random:qwen3-4b", "random:smollm2-135m"]),
     st.sampled_from(sorted(memory.BITS_PER_WEIGHT)),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import Bc250
 from trees.plain import put
@@ -79,6 +79,7 @@ def test_the_running_governors_file_wins(tmp_path: Path) -> None:
     assert governor.throttle(Tree(tmp_path / "none")) is None
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.one_of(
         st.text(max_size=400),

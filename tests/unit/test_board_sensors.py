@@ -198,7 +198,7 @@ ANY_FILE = st.one_of(
 
 
 @given(st.data())
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_content_of_any_file_crashes_a_reader(tmp_path: Path, data: st.DataObject) -> None:
     root = tmp_path / "tree"
     if not root.exists():

@@ -21,7 +21,7 @@ from bc250studio.models.gguf_map import permute, unpermute
 from bc250studio.serve import divergence, server
 from bc250studio.serve.binary import Binary
 from bc250studio.serve.prove import Proof, collect, guard_token, spread
-from bc250studio.serve.reference import ADAPTER, BASE, MERGED, Reference
+from bc250studio.serve.reference import ADAPTER, BASE, Reference
 from bc250studio.serve.server import Plan
 from bc250studio.serve.talk import Talk
 
@@ -48,7 +48,9 @@ def find_cause(
     if not proof.base_same:
         return _base(proof, reference, plan, binary, progress)
     if not proof.same or proof.ignored:
-        found = _merged(reference, plan) if proof.merged else _adapter(proof, talk, reference, plan, binary, progress)
+        if proof.merged:
+            return _merged(reference, plan)
+        found = _adapter(proof, talk, reference, plan, binary, progress)
         found = found or (_file(plan, trained) if trained is not None else "")
         return found or "the adapter is applied, but neither a factor nor the q/k permutation explains the difference"
     if proof.closing_stops is False:
@@ -193,10 +195,14 @@ def _base(proof: Proof, reference: Reference, plan: Plan, binary: Binary, progre
 
 
 def _merged(reference: Reference, plan: Plan) -> str:
-    base, judge = reference.variants.get(BASE), reference.variants.get(MERGED) or reference.variants.get(ADAPTER)
-    if base is None or judge is None:
-        return ""
-    return f"merge: {plan.model.name} does not hold the base with this adapter merged in"
+    """The weights were found right (``merge_check`` comes first), so the file or the device is not."""
+    wanted = reference.facts.get("merged_sha256")
+    if wanted:
+        from bc250studio.export.exported import sha256_of
+
+        if sha256_of(plan.model) != wanted:
+            return f"merged file: {plan.model} is not the file the reference was made with"
+    return f"backend: {plan.model.name} holds the right weights, but the server computes something else with them"
 
 
 def _file(plan: Plan, trained: Path) -> str:

@@ -41,13 +41,22 @@ class Proof:
     change_expected: float | None = None
     change_served: float | None = None
     merged: bool = False
+    merge: Distance | None = None
+    merge_share: float | None = None
     cause: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
     def same(self) -> bool:
-        """Whether the served adapter is the trained one, by the numbers alone."""
-        return self.adapter.mean_kl <= self.limit_kl and self.adapter.top1 >= self.min_top1
+        """Whether the served adapter is the trained one, by the numbers alone.
+
+        A merged file of 16 bits or more must also be what base and adapter give together; of a quantised one that
+        distance is a price, and its weights are judged by ``merge_check`` instead.
+        """
+        judged = [self.adapter]
+        if self.merge is not None and self.limit_kl <= LIMIT_EXACT:
+            judged.append(self.merge)
+        return all(found.mean_kl <= self.limit_kl and found.top1 >= self.min_top1 for found in judged)
 
     @property
     def base_same(self) -> bool:
@@ -90,6 +99,8 @@ class Proof:
             "price": self.price.as_dict() if self.price else None,
             "change": {"expected": _rounded(self.change_expected), "served": _rounded(self.change_served)},
             "merged": self.merged,
+            "merge": self.merge.as_dict() if self.merge else None,
+            "merge_share": _rounded(self.merge_share),
             "cause": self.cause or None,
             "notes": self.notes,
         }
@@ -153,6 +164,9 @@ def measure(
     tuned = collect(talk, reference, 1.0, guard, progress=progress, text="comparing the tuned model")
     proof = Proof(divergence.distance(judge, tuned), limit_kl, min_top1, merged=merged)
     trained, base = reference.variants.get(TRAINED), reference.variants.get(BASE)
+    together = reference.variants.get(ADAPTER)
+    if merged and together is not None:
+        proof.merge = divergence.distance(together, tuned)
     if trained is not None:
         proof.price = divergence.distance(trained, tuned)
     if base is not None:

@@ -12,7 +12,8 @@ from bc250studio.jobs import JobFolder
 from bc250studio.jobs.folder import read_json
 from bc250studio.jobs.progress import Progress
 from bc250studio.profiles import Resolved
-from bc250studio.serve import bisect, prove, same_ids, stage_serve
+from bc250studio.serve import bisect, prove, same_ids, server, stage_serve
+from bc250studio.serve.merge_check import check_merge
 from bc250studio.serve.reference import read_reference
 
 
@@ -43,6 +44,24 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
     return record
 
 
+def ensure_reference(job: JobFolder, resolved: Resolved, progress: Progress) -> None:
+    """Write the reference when the job has none for these files (an adapter from elsewhere, another quantisation).
+
+    Model and server need not fit together: a server of this job is stopped first.
+
+    Raises:
+        StudioError: the reference stage's own sentence.
+    """
+    from bc250studio.train import stage_reference
+
+    wanted = stage_reference.inputs(job, resolved)
+    known = job.stage("reference")
+    if known.get("inputs") == wanted and (job.path / "reference.safetensors").exists():
+        return
+    server.stop(job)
+    job.write_stage("reference", inputs=wanted, **stage_reference.run(job, resolved, progress))
+
+
 def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.Proof:
     """The proof of a run's own server."""
     profile = resolved.profile
@@ -60,11 +79,13 @@ def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.P
     limit = prove.limit_for(Path(running.model), profile.proof.max_kl)
     merged = running.adapter is None
     proof, _ = prove.measure(talk, reference, limit, profile.proof.min_top1, merged, progress)
+    trained = (job.stage("train").get("outputs") or {}).get("adapter")
+    if merged and trained:
+        _check_merge(proof, job, job.path / trained, Path(running.model))
     progress("comparing templates and tokens", None, None)
     _compare_ids(proof, talk, resolved)
-    if not proof.passed:
+    if not proof.passed and not proof.cause:
         progress("looking for the cause", None, None)
-        trained = (job.stage("train").get("outputs") or {}).get("adapter")
         proof.cause = bisect.find_cause(
             proof, talk, reference, plan, binary, job.path / trained if trained else None, progress
         )
@@ -72,6 +93,19 @@ def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.P
     if talk.deaths:
         proof.notes.append(f"the server died {talk.deaths} times while it was compared and was started again")
     return proof
+
+
+def _check_merge(proof: prove.Proof, job: JobFolder, trained: Path, merged: Path) -> None:
+    base = (job.stage("export").get("outputs") or {}).get("base_gguf")
+    if not base:
+        return
+    found = check_merge(trained, Path(str(base)), merged)
+    if found is None:
+        return
+    proof.merge_share = found.share
+    proof.cause = found.fault
+    if not found.exact:
+        proof.notes.append(f"the quantised file holds {100 * found.share:.0f} % of the adapter's change")
 
 
 def _compare_ids(proof: prove.Proof, talk: Any, resolved: Resolved) -> None:

@@ -67,7 +67,7 @@ def drop_classes(folder: Path, root: Path, classes: Collection[tuple[str, str]])
         return node
 
     library = table["library"]
-    for row in library.get("rows") or []:
+    for row in _list(library.get("rows")):
         # Only below a chip's own row; the fallback's rows hang under TruePred and must stay whole.
         if (
             isinstance(row, dict)
@@ -90,12 +90,16 @@ def _class_of(folder: Path, node: Any, root: dict[str, Any]) -> tuple[str, str] 
             return None
         first: dict[str, Any] = next(iter(_solutions(read_dat(file)).values()), {})
     elif node.get("type") == "Matching":
-        indices = [entry.get("index") for entry in node.get("table") or [] if isinstance(entry, dict)]
+        indices = [entry.get("index") for entry in _list(node.get("table")) if isinstance(entry, dict)]
         first = next((s for i, s in _solutions(root).items() if i in indices), {})
     else:
         return None
     dtype, layout = _says(first.get("problemPredicate"))
     return (dtype, layout) if dtype and layout else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _strip(node: Any, depth: int = 0) -> int:

@@ -167,8 +167,7 @@ class _Walk:
             self.depth -= 1
 
     def _rows(self, node: dict[str, Any], solutions: Mapping[int, Any], hardware: bool) -> Hit | None:
-        rows = node.get("rows")
-        for row in rows if isinstance(rows, list) else []:
+        for row in _list(node.get("rows")):
             if not isinstance(row, dict) or not self._holds(row.get("predicate")):
                 continue
             before = self.tuned
@@ -194,13 +193,13 @@ class _Walk:
 
     def _matching(self, node: dict[str, Any], solutions: Mapping[int, Any]) -> Hit | None:
         method = str(node.get("distance", "Euclidean"))
-        key = [_property(p, self.product) for p in node.get("properties") or []]
+        key = [_property(p, self.product) for p in _list(node.get("properties"))]
         if None in key:
             self.library.unknown.add("a table over other properties than sizes")
             return None
         sizes = [int(v) for v in key if v is not None]
         rows: list[tuple[float, float, tuple[int, ...], Any]] = []
-        for entry in node.get("table") or []:
+        for entry in _list(node.get("table")):
             if not isinstance(entry, dict) or not _numbers(entry.get("key"), len(sizes)):
                 continue
             row = tuple(entry["key"])
@@ -292,6 +291,10 @@ def _solutions(table: Mapping[str, Any]) -> dict[int, Any]:
     )
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _property(entry: Any, product: Product) -> int | None:
     name = entry.get("type") if isinstance(entry, dict) else None
     known = {"FreeSizeA": product.m, "FreeSizeB": product.n, "BatchSize": product.batch, "BoundSize": product.k}
@@ -318,13 +321,13 @@ def _sizes(node: Any, dtype: str | None, layout: str | None, found: list[Product
         by_operation = {name: key for key, name in OPERATIONS.items()}
         for name, inner in node["map"].items():
             _sizes(inner, dtype, by_operation.get(name), found, depth + 1)
-    for row in node.get("rows") or []:
+    for row in _list(node.get("rows")):
         if isinstance(row, dict):
             kind, operation = _says(row.get("predicate"))
             _sizes(row.get("library"), kind or dtype, operation or layout, found, depth + 1)
     if node.get("type") == "Matching" and dtype and layout:
-        names = [p.get("type") for p in node.get("properties") or [] if isinstance(p, dict)]
-        for entry in node.get("table") or []:
+        names = [p.get("type") for p in _list(node.get("properties")) if isinstance(p, dict)]
+        for entry in _list(node.get("table")):
             if isinstance(entry, dict) and _numbers(entry.get("key"), len(names)):
                 size = dict(zip(names, entry["key"], strict=True))
                 m, n, k = (size.get(name, 0) for name in ("FreeSizeA", "FreeSizeB", "BoundSize"))

@@ -47,9 +47,8 @@ class Merge:
         if max(values) - min(values) < TOLERANCE_EXACT:
             return f"merge, scale: the adapter is in the file {self.share:.3g} times"
         first = min(wrong, key=lambda name: -abs(wrong[name] - 1))
-        return (
-            f"merge: {len(wrong)} of {len(values)} changed tensors are wrong, first {first} ({wrong[first]:.3g} times)"
-        )
+        said = f"first {first} ({wrong[first]:.3g} times)"
+        return f"merge: {len(wrong)} of {len(values)} changed tensors are wrong, {said}"
 
 
 def check_merge(trained: Path, base_gguf: Path, merged_gguf: Path) -> Merge | None:
@@ -84,8 +83,6 @@ def _products(
     block = min(tensor.rows, 32)
     count = max(1, min(ROWS, tensor.rows) // block)
     starts = np.unique(np.linspace(0, tensor.rows - block, count).astype(int))
-        np.linspace(0, tensor.rows - block, max(1, min(ROWS // block, tensor.rows // block))).astype(int)
-    )
     inner = norm = 0.0
     for start in starts:
         first = int(start)

@@ -106,9 +106,8 @@ def _row(job: JobFolder, resolved: Resolved, progress: Progress, name: str) -> d
 
 def rates(talk: Talk, prompt_tokens: int = 128, answer_tokens: int = 32, repeats: int = 3) -> dict[str, float]:
     """Median prompt and output rates in tokens a second, after one unmeasured answer; nothing is cached."""
-    ids = (talk.tokenize("The board computes while the fan turns and the light is green. ") * prompt_tokens)[
-        :prompt_tokens
-    ]
+    text = "The board computes while the fan turns and the light is green. "
+    ids = (talk.tokenize(text) * prompt_tokens)[:prompt_tokens]
     found = []
     for number in range(repeats + 1):
         answer = talk.complete(ids, answer_tokens, 1.0, cache_prompt=False, ignore_eos=True)

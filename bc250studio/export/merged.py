@@ -172,8 +172,8 @@ def _types(
         for name in plan.changes if importance is None else ():
             if types[name] > 1 and libgguf.quantize_requires_imatrix(types[name]):
                 raise BadInput(
-                    f"{clean(base.path.name)} stores {name} as {type_name(types[name])}, which cannot be written without "
-                    "an importance matrix; set export.quantisation (such as q4_k_m) or export.imatrix."
+                    f"{clean(base.path.name)} stores {name} as {type_name(types[name])}, which cannot be written "
+                    "without an importance matrix; set export.quantisation (such as q4_k_m) or export.imatrix."
                 )
         return types, []
     chosen, fallen = choose_types(base, tensors.values(), recipe, importance is not None)
@@ -185,7 +185,7 @@ def _types(
         kinds = sorted({chosen[name].name.lower() for name in fallen})
         notes.append(
             f"{len(fallen)} of {len(tensors)} tensors are {' or '.join(kinds)}, not what {recipe.label} names: "
-            f"their rows of {', '.join(map(str, columns))} numbers do not divide into its blocks (llama.cpp does the same)."
+            f"rows of {', '.join(map(str, columns))} numbers do not divide into its blocks (llama.cpp does the same)."
         )
     requantised = sum(
         1

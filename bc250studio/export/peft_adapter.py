@@ -24,6 +24,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PAIR = re.compile(r"^(?P<module>.+?)\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.default)?(?:\.weight)?$")
 _LORA_BIAS = re.compile(r"^(?P<module>.+?)\.lora_B(?:\.default)?\.bias$")
 _MAGNITUDE = re.compile(r"^(?P<module>.+?)\.lora_magnitude_vector(?:\.default)?(?:\.weight)?$")
+_SAVED = re.compile(r"\.modules_to_save(\.default)?\.")
 _TOKENS = re.compile(r"^(?P<module>.+?)\.(?:token_adapter\.)?trainable_tokens_delta(?:\.default)?$")
 
 
@@ -155,7 +156,9 @@ def read_adapter(folder: Path) -> PeftAdapter:
     sides: dict[tuple[str, bool], dict[str, str]] = {}
     magnitudes, lora_biases, tokens, whole = {}, {}, {}, {}
     for name in weights.names:
-        plain = name.removeprefix("base_model.model.")
+        if ".original_module." in name:  # PEFT's copy of what a saved module was before training
+            continue
+        plain = _SAVED.sub(".", name.removeprefix("base_model.model."))
         if match := _PAIR.match(plain):
             sides.setdefault((match["module"], bool(match["embedding"])), {})[match["side"]] = name
         elif match := _LORA_BIAS.match(plain):

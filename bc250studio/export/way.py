@@ -32,7 +32,8 @@ def export(
     found = way_of(trained, source, base)
     if wanted.kind == "adapter" and found.kind == "merged":
         raise BadInput(
-            f"{clean(trained)} cannot leave as an adapter: {'; '.join(found.reasons)}. Set export.kind to auto or merged."
+            f"{clean(trained)} cannot leave as an adapter: {'; '.join(found.reasons)}. "
+            "Set export.kind to auto or merged."
         )
     if found.kind == "adapter" and wanted.kind != "merged":
         progress("writing the adapter", None, None)

@@ -152,6 +152,8 @@ class TensorMap:
             layer, expert, part = single.groups()
             stacked = _EXPERT_PARTS.get(part)
             return Place((f"blk.{layer}.{stacked}.weight",), expert=int(expert)) if stacked else None
+        if name == "lm_head.weight":
+            return Place(("output.weight",))
         gguf_name = _names(self.arch, self.layers).get_name(name, try_suffixes=(".weight", ".bias"))
         if gguf_name is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import textwrap
@@ -126,7 +127,7 @@ def _put_back(as_json: bool) -> int:
 def page(checks: Sequence[Check], counts: dict[str, int], everything: bool = False) -> str:
     """The answer for a terminal, wrapped to its width."""
     width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 100)
-    colour = sys.stdout.isatty()
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     lines: list[str] = []
     group = ""

@@ -26,7 +26,7 @@ def add(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate, compare, print."""
-    from bc250studio.board import fit
+    from bc250studio.board import fit, presets
     from bc250studio.models import memory
     from bc250studio.profiles import Profile, load
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     training = getattr(memory, "training", None)
     if training is not None:
-        estimates.insert(0, training(description, profile, machine.device))
+        estimates.insert(0, training(description, profile, presets.detect(args.root)))
     fits = [fit.judge(estimate, machine) for estimate in estimates]
     data = {
         "model": args.model,

@@ -24,8 +24,8 @@ GROUPS: tuple[tuple[str, Callable[[Machine], Iterator[Check]]], ...] = (
 def examine(machine: Machine, progress: Progress = silent) -> list[Check]:
     """Every check of every group."""
     found: list[Check] = []
-    for number, (group, checks) in enumerate(GROUPS):
-        progress(f"looking at {group.lower()}", number, len(GROUPS))
+    for group, checks in GROUPS:
+        progress(f"looking at {group.lower()} ...", None, None)
         try:
             for check in checks(machine):
                 found.append(Check(check.name, group, check.verdict, clean(check.why).rstrip("."), clean(check.fix)))

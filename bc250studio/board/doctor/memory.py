@@ -101,7 +101,7 @@ def swap(machine: Machine) -> Check:
             "make a swap file of 16 GiB on the NVMe drive",
         )
     if not entries:
-        return say.ok("swap", "no swap; the GPU does not share this machine's memory")
+        return say.ok("swap", "no swap, and none needed: no GPU shares this memory")
     kinds = [f"{drive:.0f} GiB on a drive"] if drive else []
     return say.ok("swap", " and ".join([*kinds, *(["zram"] if zram else [])]))
 

@@ -33,7 +33,7 @@ def binary(machine: Machine) -> Check:
     found = machine.server
     if found.error:
         return say.fail("llama-server", clean(found.error, 200), "pip install 'bc250studio[serve]'")
-    return say.ok("llama-server", f"{found.path}, version {clean(found.version, 60)}")
+    return say.ok("llama-server", f"version {clean(found.version, 60)}, {found.path}")
 
 
 def vulkan(machine: Machine) -> Check:

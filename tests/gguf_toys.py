@@ -1,4 +1,4 @@
-"""Toy GGUF models: one random layer, a real or a made-up vocabulary, any template; llama-server loads them in a blink."""
+"""Toy GGUF models: one random layer, a real or a made-up vocabulary, any template; quick to load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def byte_level(
 
 
 def sentencepiece(path: Path, template: str | None, words: list[str], *, add_space_prefix: bool) -> Path:
-    """A model with a made-up sentencepiece vocabulary: bytes, then ``words`` and all their beginnings, scored by rank."""
+    """A model with a made-up sentencepiece vocabulary: bytes, then ``words`` and their beginnings, by rank."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
     tokens = special + [f"<0x{value:02X}>" for value in range(256)]
     types = [3, 3, 3, 2, 3, 3] + [6] * 256

@@ -76,7 +76,8 @@ def test_conversations_as_top_level_lists(tmp_path):
 
 def test_csv_cells_are_what_the_file_says(tmp_path):
     text = (
-        '\ufeffquestion;answer\r\n"What; is\r\n""it""?";null\r\nNA;007\r\n;1e5\r\ntrue;2024-01-01\r\n  pad ;"line\nbreak"\r\n'
+        '\ufeffquestion;answer\r\n"What; is\r\n""it""?";null\r\nNA;007\r\n'
+        ';1e5\r\ntrue;2024-01-01\r\n  pad ;"line\nbreak"\r\n'
     )
     assert rows(write(tmp_path / "a.csv", text)) == [
         {"question": 'What; is\r\n"it"?', "answer": "null"},
@@ -99,7 +100,9 @@ def test_csv_rows_that_do_not_fit_are_named_by_line(tmp_path):
 
 def test_csv_in_latin_1_and_with_a_doubled_header(tmp_path):
     notes: list[str] = []
-    found = list(read_file(write(tmp_path / "a.csv", "prompt,prompt,completion\nZürich,x,ñ\n".encode("latin-1")), notes))
+    found = list(
+        read_file(write(tmp_path / "a.csv", "prompt,prompt,completion\nZürich,x,ñ\n".encode("latin-1")), notes)
+    )
     assert found[0].value == {"prompt": "Zürich", "prompt (2)": "x", "completion": "ñ"}
     assert any("more than once" in n for n in notes) and any("Windows-1252" in n for n in notes)
 
@@ -121,7 +124,9 @@ def test_text_by_paragraphs_or_by_lines(tmp_path):
 
 def test_parquet_keeps_nesting(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    values = [{"messages": [{"role": "user", "content": "hi"}], "n": i, "s": None if i % 2 else "x"} for i in range(600)]
+    values = [
+        {"messages": [{"role": "user", "content": "hi"}], "n": i, "s": None if i % 2 else "x"} for i in range(600)
+    ]
     pq.write_table(pa.Table.from_pylist(values), tmp_path / "a.parquet")
     assert rows(tmp_path / "a.parquet") == values
 
@@ -218,8 +223,10 @@ _json = st.recursive(
 @given(values=st.lists(st.dictionaries(st.text(max_size=8), _json, max_size=3), min_size=2, max_size=6), data=st.data())
 def test_lists_survive_any_window(tmp_path, values, data, monkeypatch):
     monkeypatch.setattr("bc250studio.data.read_json._CHUNK", data.draw(st.integers(1, 40)))
-    path = write(tmp_path / "a.json", json.dumps(values, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "replace"))
-    assert len([r for r in read_file(path, [])]) == len(values)
+    path = write(
+        tmp_path / "a.json", json.dumps(values, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "replace")
+    )
+    assert len(list(read_file(path, []))) == len(values)
     if all(r.problem is None for r in read_file(path, [])) and b"?" not in path.read_bytes():
         assert rows(path) == values
 

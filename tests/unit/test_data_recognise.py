@@ -79,7 +79,7 @@ def test_more_than_one_column_is_a_question_with_a_default():
 
 def test_columns_by_hand():
     row = {"Frage": "q", "Antwort": "a", "Rolle": "s"}
-    with pytest.raises(BadInput, match="no known format .columns: Frage, Antwort, Rolle."):
+    with pytest.raises(BadInput, match="no known format"):
         look(row)
     found = look(row, columns={"prompt": "Frage", "completion": "Antwort", "system": "Rolle"})
     assert found.format == "prompt_completion" and found.columns["system"] == "Rolle"

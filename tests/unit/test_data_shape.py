@@ -81,7 +81,9 @@ def turns(*roles: str) -> dict:
 )
 def test_rows(value, expected):
     recognition = (
-        Recognition("messages", {"messages": "messages"}, []) if isinstance(value, dict) and "messages" in value else None
+        Recognition("messages", {"messages": "messages"}, [])
+        if isinstance(value, dict) and "messages" in value
+        else None
     )
     if isinstance(expected, str):
         with pytest.raises(Dropped) as dropped:

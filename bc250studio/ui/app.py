@@ -7,10 +7,11 @@ only reads. Leaving it, losing the line or killing it changes nothing but the vi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
 
@@ -54,7 +55,7 @@ class StudioApp(App[None]):
     CSS: ClassVar[str] = """
     Toast { max-width: 76; }
     Footer { background: $panel; }
-    * { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
+    VerticalScroll, Rows, DirectoryTree { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
     """
 
     def __init__(
@@ -120,6 +121,19 @@ class StudioApp(App[None]):
             parts.append(f"{number(state.get('real_tokens_per_s'))} tok/s")
             parts.append(f"ETA {duration(state.get('eta_s'))}")
         return clean(" · ".join(parts), 200)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette (ctrl+p or :): every key of the screen by its words, then places, then Textual's own."""
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if binding.id and binding.description and binding.tooltip and active.enabled:
+                yield SystemCommand(
+                    binding.description, binding.tooltip, partial(self._run_command, active.node, binding.action)
+                )
+        yield from super().get_system_commands(screen)
+
+    async def _run_command(self, node: Any, action: str) -> None:
+        await self.run_action(action, default_namespace=node)
 
     # Going places
 

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from bc250studio import profiles
 from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder, Standing, standing
-from bc250studio.jobs.folder import read_json
+from bc250studio.jobs.folder import SCHEMA, read_json
 from bc250studio.ui.series import Curve, Series
 
 STEP_CURVES = (
@@ -47,6 +47,7 @@ class RunView:
     board_t: float | None = None
     board_start: float | None = None
     server: Mapping[str, Any] = field(default_factory=dict)
+    heat_limits: tuple[tuple[str, float], ...] = ()
     mean_power_w: float | None = None
     paused_s: float = 0.0
 
@@ -64,6 +65,12 @@ class RunView:
     def recording(self) -> str:
         """What to say when this is a recording of an earlier run, not a run; empty for real ones."""
         return clean(self.state.get("recording") or "", 60)
+
+    @property
+    def from_the_future(self) -> bool:
+        """Written by a version whose files we may not understand: look, do not touch."""
+        schema = self.state.get("schema")
+        return isinstance(schema, int) and schema > SCHEMA
 
     @property
     def best_eval(self) -> float | None:
@@ -122,6 +129,7 @@ class Follower:
     def __init__(self, job: JobFolder) -> None:
         self.job = job
         self._resolved: profiles.Resolved | None = None
+        self._heat_limits: tuple[tuple[str, float], ...] = ()
         self._stages: dict[str, tuple[int, dict[str, Any]]] = {}
         self._files = {name: _Lines(job.path / f"{name}.jsonl") for name in ("metrics", "board", "events")}
         self._forget()
@@ -146,6 +154,7 @@ class Follower:
         if self._resolved is None:
             try:
                 self._resolved = self.job.profile()
+                self._heat_limits = _heat_limits(self._resolved)
             except (StudioError, OSError, ValueError, KeyError):
                 self._resolved = None
         return RunView(
@@ -161,6 +170,7 @@ class Follower:
             board_t=self._board_t,
             board_start=self._board_start,
             server=read_json(self.job.path / "server.json"),
+            heat_limits=self._heat_limits,
             mean_power_w=self._power[0] / self._power[1] if self._power[1] else None,
             paused_s=self._paused_s + (max(0.0, time.time() - self._paused_at) if self._paused_at else 0.0),
         )
@@ -226,6 +236,17 @@ class Follower:
                 found[name] = known if known and known[0] == stamp else (stamp, read_json(Path(entry.path)))
         self._stages = found
         return {name: record for name, (_, record) in found.items()}
+
+
+def _heat_limits(resolved: profiles.Resolved) -> tuple[tuple[str, float], ...]:
+    """Throttle and pause temperature of this machine with this profile, as the trainer's own gate sees them."""
+    try:
+        from bc250studio.board import presets, thermal
+
+        found = thermal.limits(resolved.profile.thermal, presets.detect())
+    except Exception:  # without a board to look at there is no line to draw
+        return ()
+    return (("throttle", found.throttle_c), ("pause", found.pause_at_c))
 
 
 def trusted(reading: object) -> float | None:

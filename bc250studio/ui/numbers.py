@@ -32,9 +32,9 @@ def number(value: Any, digits: int = 3, unit: str = "") -> str:
 
 
 def fixed(value: Any, places: int = 3) -> str:
-    """A fixed number of decimals, so that a column does not dance."""
+    """A fixed number of decimals (one less from 10 on), so that a column does not dance."""
     real = finite(value)
-    return NA if real is None else f"{real:.{places}f}"
+    return NA if real is None else f"{real:.{places - 1 if abs(real) >= 10 else places}f}"
 
 
 def duration(seconds: Any) -> str:

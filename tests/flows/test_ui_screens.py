@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -26,7 +27,8 @@ def app(**options) -> StudioApp:
 
 async def until(pilot: Pilot, condition: Callable[[], object], what: str = "") -> None:
     """Wait for a condition, never for a time."""
-    for _ in range(400):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         await pilot.pause(0.02)
         try:
             if condition():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 import pyte
 
-KEYS = {"enter": "\r", "tab": "\t", "escape": "\x1b", "space": " ", "up": "\x1b[A", "down": "\x1b[B", "ctrl+z": "\x1a",
+KEYS = {"enter": "\r", "tab": "\t", "escape": "\x1b", "space": " ", "up": "\x1b[A", "down": "\x1b[B", "ctrl+u": "\x15",
         "f2": "\x1bOQ", "f3": "\x1bOR", "f4": "\x1bOS", "f5": "\x1b[15~", "f7": "\x1b[18~",
         "f8": "\x1b[19~"}  # fmt: skip
 APP = [sys.executable, "-m", "bc250studio.cli.main"]

@@ -12,9 +12,10 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, DirectoryTree, Input
 
-from bc250studio.errors import StudioError, clean
+from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.draft import Draft
+from bc250studio.ui.screens.confirm import AskText
 from bc250studio.ui.screens.dataset_words import check_text, preview_text
 from bc250studio.ui.screens.wizard import WizardScreen
 from bc250studio.ui.watch import Snapshot
@@ -52,6 +53,7 @@ class DatasetScreen(WizardScreen):
             id="dataset.preview",
             tooltip="The next rows as the model sees them; what is learnt stands out",
         ),
+        Binding("f9", "columns", "Columns", id="dataset.columns", tooltip="Say by hand which column is which"),
         Binding("down", "list", "List", show=False, id="dataset.list"),
     ]
     DEFAULT_CSS = """
@@ -117,6 +119,30 @@ class DatasetScreen(WizardScreen):
         """Switch between list and browser."""
         self.toggle_class("-browsing")
         self.action_list()
+
+    def action_columns(self) -> None:
+        """``ours=theirs, ...`` with our names prompt, completion, system, messages, text, tools."""
+        known = self.draft.value("data.columns")
+
+        def written(text: str | None) -> None:
+            if text is None:
+                return
+            pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+            try:
+                self.draft.put("data.columns", {ours.strip(): theirs.strip() for ours, _, theirs in pairs})
+            except BadInput as error:
+                self.complain(error)
+            else:
+                self.run_worker(self._check(), group="check", exclusive=True, exit_on_error=False)
+
+        self.app.push_screen(
+            AskText(
+                "Columns: ours=theirs, ...",
+                ", ".join(f"{ours}={theirs}" for ours, theirs in known.items()),
+                "Our names: prompt, completion, system, messages, text, tools. Empty looks by itself.",
+            ),
+            written,
+        )
 
     async def action_check(self) -> None:
         """In a child process: reading and tokenising may take a while."""

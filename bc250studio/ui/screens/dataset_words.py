@@ -57,8 +57,10 @@ def _tokens(found: Mapping[str, Any], tokens: Mapping[str, Any]) -> list[Any]:
             f"length {number(tokens.get('shortest'))} to {number(tokens.get('longest'))}, "
             f"half up to {number(tokens.get('p50'))}  {bars}\n"
         ),
-        (f"packed {number(packing.get('fill_percent'))} % full, {number(packing.get('passes'))} passes an epoch "
-        f"(padded it would be {number(packing.get('padded_fill_percent'))} %)\n"),
+        (
+            f"packed {number(packing.get('fill_percent'))} % full, {number(packing.get('passes'))} passes an epoch "
+            f"(padded it would be {number(packing.get('padded_fill_percent'))} %)\n"
+        ),
         f"time   {took}\n",
     ]
 

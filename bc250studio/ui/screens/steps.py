@@ -118,6 +118,8 @@ class StepsScreen(StudioScreen[None]):
         run = self.run
         if run is None:
             return "The run has not been read yet."
+        if action in self.changes_things and run.from_the_future:
+            return "This run was written by a newer bc250studio; update before changing it."
         if action in ("start", "rerun") and run.standing.live:
             return f"The run is {run.standing.phase} now; its steps go on by themselves."
         if action == "start" and not self._open_stages():

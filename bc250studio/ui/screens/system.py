@@ -90,8 +90,8 @@ class SystemScreen(StudioScreen[None]):
 
     def _settings_text(self) -> Content:
         parts: list[Any] = [(f"{paths.settings_file()}\n", "bold")]
-        for section, table in self.studio.machine:
-            for key, value in table:
+        for section, values in self.studio.machine:
+            for key, value in values:
                 parts += [f"  {section}.{key:<18}", (f"{clean(shown(value), 80) or '-'}\n", "dim")]
         parts.append(("\nPlaces\n", "bold"))
         for name in ("runs_dir", "user_profiles_dir", "data_dir", "cache_dir", "state_dir"):

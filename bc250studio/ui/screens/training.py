@@ -10,8 +10,10 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
 
+from bc250studio import pipeline
 from bc250studio.errors import clean
 from bc250studio.jobs import JobFolder, control
+from bc250studio.ui.background import in_thread
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import bar, duration, number
 from bc250studio.ui.screens.base import StudioScreen
@@ -123,6 +125,8 @@ class TrainingScreen(StudioScreen[None]):
         if run is None:
             return "The run has not been read yet." if action != "back" else None
         live = run.standing.live
+        if action in self.changes_things and run.from_the_future:
+            return "This run was written by a newer bc250studio; update before changing it."
         if action in ("pause", "checkpoint", "stop"):
             if not live:
                 return f"The run is not live; it is {run.standing.verdict}."
@@ -135,8 +139,6 @@ class TrainingScreen(StudioScreen[None]):
         return None
 
     async def _ask(self, verb: str, said: str) -> None:
-        from bc250studio.ui.background import in_thread
-
         try:
             await in_thread(control.ask, self.job, verb)
         except OSError as error:
@@ -177,18 +179,15 @@ class TrainingScreen(StudioScreen[None]):
     def action_note(self) -> None:
         """A line for later, kept with the run."""
 
-        def written(text: str | None) -> None:
+        async def written(text: str | None) -> None:
             if text and text.strip():
-                self.job.event("note", text.strip())
+                await self.attempt(lambda: in_thread(self.job.event, "note", text.strip()))
                 self.studio.watcher.hurry()
 
         self.app.push_screen(AskText("Note for this run"), written)
 
     async def action_go_on(self) -> None:
         """Resume a run that ended early."""
-        from bc250studio import pipeline
-        from bc250studio.ui.background import in_thread
-
         run = self.run
         stages = (run.state.get("stages") if run else None) or pipeline.STAGES
         self.notify("Going on ...")

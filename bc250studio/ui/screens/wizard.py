@@ -22,7 +22,7 @@ class WizardScreen(StudioScreen[None]):
     BINDINGS = [
         Binding("f3", "back", "Back", id="wizard.back", tooltip="The question before; nothing typed is lost"),
         Binding("f4", "next", "Next", id="wizard.next", tooltip="The next question"),
-        Binding("f6", "save", "Save profile", id="wizard.save", tooltip="Keep this as a profile of yours"),
+        Binding("f6", "save", "Save", id="wizard.save", tooltip="Keep this as a profile of yours"),
     ]
     DEFAULT_CSS = """
     WizardScreen #way { height: 1; padding: 0 1; }

@@ -65,15 +65,7 @@ def rate(run: RunView) -> Pane:
 def temperature(run: RunView) -> Pane:
     """The GPU's edge temperature; the CPU's where there is no GPU sensor, and called so."""
     gpu, cpu = run.curves.get("gpu_temp_c", ()), run.curves.get("cpu_temp_c", ())
-    limits = []
-    thermal = run.resolved.profile.thermal if run.resolved else None
-    for key, name in (("pause_at_c", "pause"), ("throttle_c", "throttle")):
-        value = finite(run.state.get(key)) or (finite(getattr(thermal, key, None)) if thermal else None)
-        if value is not None:
-            limits.append(Limit(value, f"{name} {value:.0f}"))
-    throttle = trusted(run.readings.get("gpu_throttle_c"))
-    if throttle is not None:
-        limits.append(Limit(throttle, f"throttle {throttle:.0f}"))
+    limits = [Limit(value, f"{name} {value:.0f}") for name, value in run.heat_limits]
     curve, name, key = (gpu, "GPU", "gpu_temp_c") if gpu else (cpu, "CPU", "cpu_temp_c")
     if curve:
         peak = max(b.high for b in curve)

@@ -1,0 +1,198 @@
+"""Pictures of every screen for the documentation, drawn from a recorded run and labelled as recordings.
+
+``python -m bc250studio.ui.pictures record RUN FOLDER --label "..."`` keeps the small files of a run (no weights);
+``python -m bc250studio.ui.pictures draw FOLDER OUT`` writes an SVG a screen. Nothing is invented: a picture of
+training is the recording cut at a step, with its clock moved to now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bc250studio import paths
+from bc250studio.jobs import JobFolder, mine
+from bc250studio.jobs.folder import read_json
+
+KEPT = ("profile.toml", "state.json", "metrics.jsonl", "board.jsonl", "events.jsonl")
+CUT_AT = 0.62
+STATE_FROM_METRICS = ("loss", "loss_ema", "real_tokens_per_s")
+
+
+def record(run: JobFolder, folder: Path, label: str) -> None:
+    """Keep what the app shows of a run, without paths of this machine's user."""
+    (folder / "stages").mkdir(parents=True, exist_ok=True)
+    home = str(Path.home())
+    for name in (*KEPT, *(f"stages/{file.name}" for file in (run.path / "stages").glob("*.json"))):
+        source = run.path / name
+        if source.exists():
+            (folder / name).write_text(source.read_text("utf-8").replace(home, "~"), "utf-8")
+    state = read_json(folder / "state.json")
+    (folder / "state.json").write_text(json.dumps({**state, "recording": label, "owner": None}, indent=1), "utf-8")
+
+
+def play(recording: Path, name: str, share: float = 1.0, age_s: float = 0.0) -> JobFolder:
+    """A job folder that shows the recording up to ``share`` of its steps; below 1 it looks live, owned by us."""
+    job = JobFolder(paths.private_dir(paths.runs_dir() / name))
+    for part in ("stages", "control", "checkpoints", "export", "logs"):
+        paths.private_dir(job.path / part)
+    state = read_json(recording / "state.json")
+    metrics = _lines(recording / "metrics.jsonl")
+    last = metrics[max(0, int(len(metrics) * share) - 1)] if metrics else {"t": time.time()}
+    end = max(line["t"] for line in [last, *_lines(recording / "events.jsonl")]) if share >= 1 else last["t"]
+    shift = time.time() - age_s - end
+    for file in ("metrics.jsonl", "board.jsonl", "events.jsonl"):
+        kept = [{**line, "t": line["t"] + shift} for line in _lines(recording / file) if line["t"] <= end]
+        (job.path / file).write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+    shutil.copy(recording / "profile.toml", job.path / "profile.toml")
+    state["created"] = float(state.get("created") or end) + shift
+    if isinstance(state.get("finished"), (int, float)):
+        state["finished"] += shift
+    if share >= 1:
+        for record_file in (recording / "stages").glob("*.json"):
+            shutil.copy(record_file, job.path / "stages" / record_file.name)
+    else:
+        steps = int(state.get("steps") or len(metrics))
+        state |= {key: last.get(key) for key in STATE_FROM_METRICS}
+        state |= {"step": last["step"], "eta_s": (steps - last["step"]) * (last.get("step_s") or 0)}
+        if isinstance(state.get("epoch"), (int, float)):
+            state["epoch"] = round(state["epoch"] * last["step"] / steps, 3)
+        state |= {"phase": "training", "stage": "train", "owner": mine().as_dict(), "error": None}
+    job.write_state(**state)
+    return job
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    from bc250studio.telemetry import read_all
+
+    return [line for line in read_all(file) if isinstance(line.get("t"), (int, float))]
+
+
+async def draw(recording: Path, out: Path, size: tuple[int, int] = (80, 24)) -> list[Path]:
+    """One SVG a screen."""
+    from bc250studio.ui.app import StudioApp
+
+    done = play(recording, "demo-yesterday", age_s=52_000)
+    live = play(recording, "demo-tonight", share=CUT_AT)
+    out.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name, job, keys in _scenes(live, done):
+        app = StudioApp(interval_s=0.1, job=job)
+        async with app.run_test(size=size) as pilot:
+            await _settle(pilot, app)
+            for key in keys:
+                if isinstance(key, str):
+                    await pilot.press(key)
+                else:
+                    await key(pilot)
+                await _settle(pilot, app)
+            file = out / f"{name}.svg"
+            file.write_text(app.export_screenshot(title="bc250studio", simplify=True), "utf-8")
+            written.append(file)
+    return written
+
+
+Scene = tuple[str, JobFolder | None, Sequence[str | Callable[[Any], Awaitable[None]]]]
+
+
+def _scenes(live: JobFolder, done: JobFolder) -> list[Scene]:
+    model = (_said("#about", "parameters"),)
+    return [
+        ("home", None, ()),
+        ("model", None, ("n", *model)),
+        ("dataset", None, ("n", *model, "f4", "f5", _said("#said-check", "tokens"), "f8", _said("#preview", "⟦"))),
+        ("recipe", None, ("m",)),
+        ("review", None, ("r", _said("#found", "rows"))),
+        ("training", live, ()),
+        ("chart", live, ("z", *["left"] * 12)),
+        ("steps", done, ("e",)),
+        ("chat", done, (_recorded_chat,)),
+        ("details", done, ("i",)),
+        ("runs", None, ("slash",)),
+        ("compare", None, ("slash", "space", "down", "space", "x")),
+        ("system", None, ("5", "d", _said("#text", "pass"))),
+        ("kernels", None, ("4", _said("#text", "use"))),
+        ("help", live, ("question_mark",)),
+    ]  # fmt: skip
+
+
+def _said(selector: str, word: str) -> Callable[[Any], Awaitable[None]]:
+    async def wait(pilot: Any) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            await pilot.pause(0.1)
+            line = pilot.app.screen.query(selector)
+            if line and word in str(line.first()._shown):
+                return
+        raise TimeoutError(f"{selector} never said {word!r}")
+
+    return wait
+
+
+async def _settle(pilot: Any, app: Any) -> None:
+    for _ in range(4):
+        app.watcher.hurry()
+        await pilot.pause(0.15)
+
+
+async def _recorded_chat(pilot: Any) -> None:
+    """The answers of the ask stage, as the chat shows them."""
+    from bc250studio.serve.chat import Chat
+    from bc250studio.serve.talk import Answer, Talk
+
+    screen = pilot.app._screen("chat", pilot.app.first_job)
+    await pilot.app.push_screen(screen)
+    await pilot.pause(0.5)
+    chat = Chat(Talk("http://127.0.0.1:9", "none"), Path(tempfile.gettempdir()))
+    asked = screen.job.stage("ask").get("answers") or []
+    for answer in asked[:2]:
+        for side in ("base", "tuned"):
+            said = answer[side]
+            chat.histories[side] += [
+                {"role": "user", "content": answer["prompt"]},
+                {"role": "assistant", "content": said["text"]},
+            ]
+            screen.chat.answers[side] = Answer(
+                text=said["text"],
+                tokens=int(said.get("tokens") or 0),
+                tokens_per_s=float(said.get("tokens_per_s") or 0),
+            )
+    screen.chat.chat = chat
+    screen.chat.words = "recorded answers"
+    screen._draw()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The two commands."""
+    parser = argparse.ArgumentParser(prog="python -m bc250studio.ui.pictures", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    keep = verbs.add_parser("record", help="keep the small files of a run")
+    keep.add_argument("run")
+    keep.add_argument("folder", type=Path)
+    keep.add_argument("--label", required=True, help="machine and date of the run")
+    paint = verbs.add_parser("draw", help="an SVG a screen")
+    paint.add_argument("folder", type=Path)
+    paint.add_argument("out", type=Path)
+    options = parser.parse_args(arguments)
+    if options.verb == "record":
+        from bc250studio import jobs
+
+        record(jobs.find(options.run), options.folder, options.label)
+        return 0
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["BC250STUDIO_HOME"] = home
+        for file in asyncio.run(draw(options.folder.resolve(), options.out)):
+            print(file)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

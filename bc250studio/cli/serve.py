@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         return tune(job, resolved, plan, binary, options, bar)
     found = None if options.restart or changes or options.binary else server.adopt(job)
     if found is None:
-        found = server.start(job.path, plan, binary, bar, own_job=job.path)
+        found = server.start(job.path, stage_serve.tuned(plan, binary), binary, bar, own_job=job.path)
         job.write_stage("serve", verdict="done", server=found.public(), outputs={"server": "server.json"})
     bar.close()
     lines = server.tunnel_lines(found)

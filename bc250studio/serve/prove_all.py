@@ -7,7 +7,6 @@ and started again at the end.
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder
 from bc250studio.jobs.progress import Progress
 from bc250studio.profiles import Resolved
-from bc250studio.serve import server, stage_prove, stage_serve
-from bc250studio.serve.talk import Talk
+from bc250studio.serve import rates, server, stage_prove, stage_serve
 
 MERGED = ("f16", "q4_k_m")
 
@@ -97,23 +95,8 @@ def _row(job: JobFolder, resolved: Resolved, progress: Progress, name: str) -> d
             "file": str(file),
             "bytes": file.stat().st_size,
             "proof": record["proof"],
-            **rates(talk),
+            **rates.measure(talk, 1.0).as_dict(),
             "error": record.get("error"),
         }
     except StudioError as error:
         return {"name": name, "verdict": "failed", "error": clean(error)}
-
-
-def rates(talk: Talk, prompt_tokens: int = 128, answer_tokens: int = 32, repeats: int = 3) -> dict[str, float]:
-    """Median prompt and output rates in tokens a second, after one unmeasured answer; nothing is cached."""
-    text = "The board computes while the fan turns and the light is green. "
-    ids = (talk.tokenize(text) * prompt_tokens)[:prompt_tokens]
-    found = []
-    for number in range(repeats + 1):
-        answer = talk.complete(ids, answer_tokens, 1.0, cache_prompt=False, ignore_eos=True)
-        if number:
-            found.append(answer)
-    return {
-        "prompt_per_s": round(statistics.median(answer.prompt_per_s for answer in found), 1),
-        "tokens_per_s": round(statistics.median(answer.tokens_per_s for answer in found), 1),
-    }

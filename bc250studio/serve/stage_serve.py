@@ -43,7 +43,7 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
     """
     if server.Plan.of(resolved.profile.serve, Path("/"), None).host not in server.LOOPBACK:
         job.event("warning", f"The server listens on {resolved.profile.serve.host}, not only on this machine.")
-    started = server.start(job.path, plan_for(job, resolved), find_binary(settings.load()), progress, own_job=job.path)
+    started = _start(job, resolved, progress)
     return {"verdict": "done", "server": started.public(), "outputs": {"server": "server.json"}}
 
 
@@ -92,4 +92,16 @@ def running(job: JobFolder, resolved: Resolved, progress: Progress) -> server.Se
     if found is not None:
         return found
     progress("the server is gone; starting it again", None, None)
-    return server.start(job.path, plan_for(job, resolved), find_binary(settings.load()), progress, own_job=job.path)
+    return _start(job, resolved, progress)
+
+
+def _start(job: JobFolder, resolved: Resolved, progress: Progress) -> server.Server:
+    binary = find_binary(settings.load())
+    return server.start(job.path, tuned(plan_for(job, resolved), binary), binary, progress, own_job=job.path)
+
+
+def tuned(plan: Plan, binary: Binary) -> Plan:
+    """``plan`` with the settings that ``serve --tune`` found for these files on this device."""
+    from bc250studio.serve import tune
+
+    return tune.applied(plan, binary)

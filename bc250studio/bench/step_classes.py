@@ -7,7 +7,7 @@ the events around it, and for products from the name the dispatch mode gave.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,16 +109,20 @@ class Sorted:
 
 
 def classify(events: Iterable[Any], on_gpu: bool, vocabulary: int) -> Sorted:
-    """Sort profiler events: on a GPU by their kernels' time, on a CPU by their own (self) time."""
+    """Sort profiler events: on a GPU by their kernels' time, on a CPU by their own (self) time.
+
+    Kernels that no operation launched (Triton's, called from plain Python) are sorted by their own names.
+    """
     found = Sorted()
     named: set[int] = set()
-    for event in events:
-        if str(getattr(event, "device_type", "")).endswith("CUDA"):
-            continue
+    operations = [event for event in events if not _on_device(event)]
+    linked: Counter[tuple[str, float]] = Counter()
+    for event in operations:
         if on_gpu:
             kernels = list(getattr(event, "kernels", ()))
             seconds = sum(kernel.duration for kernel in kernels) / 1e6
             found.launches += len(kernels)
+            linked.update((kernel.name, kernel.duration) for kernel in kernels)
             if not kernels:
                 continue
         else:
@@ -136,7 +140,35 @@ def classify(events: Iterable[Any], on_gpu: bool, vocabulary: int) -> Sorted:
             entry[1] += 1
             found.counts[name] += 1
             found.flop[name] += flops_of(product[1])
+    if on_gpu:
+        # The device's list repeats the ranges of the host under the same names; those are no kernels.
+        ranges = {event.name for event in operations}
+        for event in events:
+            if not _on_device(event) or event.name in ranges:
+                continue
+            elapsed_us = event.time_range.elapsed_us()
+            key = (event.name, elapsed_us)
+            if linked[key] > 0:
+                linked[key] -= 1
+                continue
+            name = class_of_name(event.name.lower())
+            found.seconds[name] += elapsed_us / 1e6
+            found.counts[name] += 1
+            found.launches += 1
     return found
+
+
+def _on_device(event: Any) -> bool:
+    return str(getattr(event, "device_type", "")).endswith(("CUDA", "HIP"))
+
+
+def class_of_name(name: str) -> str:
+    """The class of a kernel that is known by its name only."""
+    words = (("loss", _LOSS), ("attention", _ATTENTION), ("optimiser", _OPTIMISER), ("copies", _COPY))
+    for label, parts in (*words, ("norms and activations", _NORM)):
+        if any(part in name for part in parts):
+            return label
+    return "others"
 
 
 def class_of(event: Any, vocabulary: int) -> tuple[str, tuple[Any, str] | None]:

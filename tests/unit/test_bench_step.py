@@ -18,6 +18,15 @@ class Event:
     input_shapes: list[Any] = field(default_factory=list)
     kernels: list[Any] = field(default_factory=list)
     device_type: str = "DeviceType.CPU"
+    time_range: Any = None
+
+
+@dataclass
+class Range:
+    microseconds: float
+
+    def elapsed_us(self) -> float:
+        return self.microseconds
 
 
 def test_products_are_named_by_layout_type_and_size() -> None:
@@ -55,12 +64,19 @@ def test_a_gpu_counts_kernels_a_cpu_its_own_time() -> None:
     @dataclass
     class Kernel:
         duration: float
+        name: str = "gemm"
 
     around = Event(PRODUCT + "NT fp16 1x8x64x32")
     events = [around, Event("aten::mm", around, 5e6, kernels=[Kernel(1e6), Kernel(2e6)]), Event("aten::add", None, 1e6)]
     gpu = classify(events, on_gpu=True, vocabulary=1000)
     assert gpu.busy_s == 3.0 and gpu.launches == 2 and gpu.counts["products NT fp16"] == 1
     assert gpu.flops == flops_of("NT fp16 1x8x64x32")
+    # A kernel of Triton's that no operation launched counts too; one that was launched counts once.
+    events.append(Event("_cross_entropy_rows", device_type="DeviceType.CUDA", time_range=Range(4e6)))
+    events.append(Event("gemm", device_type="DeviceType.CUDA", time_range=Range(2e6)))
+    events.append(Event("aten::add", device_type="DeviceType.CUDA", time_range=Range(9e6)))
+    gpu = classify(events, on_gpu=True, vocabulary=1000)
+    assert gpu.seconds["loss"] == 4.0 and gpu.busy_s == 7.0 and gpu.launches == 3
     cpu = classify(events, on_gpu=False, vocabulary=1000)
     assert cpu.busy_s == 6.0
     table = cpu.table(step_s=10.0)

@@ -56,15 +56,6 @@ class Case:
         return UNIT_ROUNDOFF[self.dtype] + 8 * math.sqrt(self.k) * ACCUMULATE
 
 
-def element_limit(dtype: str, k: int, exact: float, magnitude: float) -> float:
-    """Largest error of one element: 2u|C| + 2K*2^-24*(|A||B|), ``magnitude`` being (|A||B|) + |beta C| of that element.
-
-    The first term rounds the output (u of its type), the second is the worst case of K fused multiply-adds in
-    FP32 (Higham, Accuracy and Stability of Numerical Algorithms, section 3.5), twice for alpha and beta.
-    """
-    return 2 * UNIT_ROUNDOFF[dtype] * abs(exact) + 2 * (k + 1) * ACCUMULATE * magnitude
-
-
 def standard(dtypes: Sequence[str] = DTYPES, layouts: Sequence[str] = LAYOUTS, quick: bool = False) -> Iterator[Case]:
     """The cases every proof computes; ``quick`` is the start check's small selection."""
     for dtype in dtypes:

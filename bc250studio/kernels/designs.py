@@ -107,7 +107,9 @@ class Design:
         tiles = math.ceil(product.m / self.macro[0]) * math.ceil(product.n / self.macro[1]) * product.batch * self.split
         depth = math.ceil(product.k / self.split / self.depth) * self.depth
         waves = self.threads // WAVE
-        resident = max(1, min(20 * SIMDS_PER_CU // waves, 1024 // self.vgprs(product.dtype) * SIMDS_PER_CU // max(waves, 1)))
+        resident = max(
+            1, min(20 * SIMDS_PER_CU // waves, 1024 // self.vgprs(product.dtype) * SIMDS_PER_CU // max(waves, 1))
+        )
         resident = min(resident, max(1, 2 * LDS_BYTES // self.lds_bytes(product.dtype)))
         # One multiply-add a lane and clock; operands come from LDS (b128 reads), 16-bit bf16 is unpacked first.
         reads = (a + b) * BYTES[product.dtype] / 16 * 2.2
@@ -124,7 +126,23 @@ class Design:
         return max(compute_s, moved / (chip.bandwidth_gb_s * 1e9)) + (4e-6 if self.split > 1 else 0)
 
 
-_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (8, 2), (2, 8), (8, 4), (4, 8), (6, 4), (8, 6), (6, 8), (8, 8), (12, 8), (8, 12), (16, 8))
+_TILES = (
+    (2, 2),
+    (4, 2),
+    (2, 4),
+    (4, 4),
+    (8, 2),
+    (2, 8),
+    (8, 4),
+    (4, 8),
+    (6, 4),
+    (8, 6),
+    (6, 8),
+    (8, 8),
+    (12, 8),
+    (8, 12),
+    (16, 8),
+)
 _GROUPS = ((8, 4), (4, 8), (8, 8), (16, 4), (4, 16), (16, 8), (8, 16), (16, 16), (32, 4), (32, 8), (8, 32))
 _DEPTHS = (8, 16, 32)
 _SPLITS = (1, 2, 4, 8, 16, 32)

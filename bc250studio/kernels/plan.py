@@ -99,7 +99,9 @@ def plan(shapes: ShapeList, chip: Chip, most: int = MOST_DESIGNS) -> Plan:
     return Plan(shapes.model, chip, parts, left_out)
 
 
-def widen(first: Plan, measured: Mapping[str, Mapping[tuple[int, int, int, int], float]], most: int = MOST_DESIGNS) -> Plan:
+def widen(
+    first: Plan, measured: Mapping[str, Mapping[tuple[int, int, int, int], float]], most: int = MOST_DESIGNS
+) -> Plan:
     """A second pass over the shapes that stayed under 60 % of roofline, with designs not tried before.
 
     ``measured``: part name -> (M, N, B, K) -> best GFLOPS.

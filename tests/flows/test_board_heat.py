@@ -37,11 +37,11 @@ checkpoint_every = 0
 """
 
 
-def until(condition: Callable[[], bool], runner: subprocess.Popen[bytes], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool], runner: subprocess.Popen[bytes], limit_s: float = 200.0) -> None:
+    deadline = time.monotonic() + limit_s
     while not condition():
         assert runner.poll() is None and time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def a_job(folder: Path) -> JobFolder:
@@ -62,8 +62,10 @@ def start(*jobs: JobFolder) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
 
 
-def seconds(job: JobFolder) -> list[dict]:
-    return telemetry.read_all(job.path / "board.jsonl")
+def samples(job: JobFolder) -> int:
+    """Lines the guard has written."""
+    file = job.path / "board.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def losses(job: JobFolder) -> list[float]:
@@ -79,11 +81,11 @@ def test_a_run_that_rests_from_92_to_70_degrees_ends_with_the_unpaused_losses(tm
     runner = start(hot, cool)
     module = [sys.executable, "-m", "bc250studio.board.guard"]
     guard = subprocess.Popen(
-        [*module, str(hot.path), str(runner.pid), "--root", str(board.root), "--interval", "0.05"],
+        [*module, str(hot.path), str(runner.pid), "--root", str(board.root), "--interval", "0.1"],
         env=spawn.child_environment(),
     )
     try:
-        until(lambda: len(seconds(hot)) >= 2, runner)
+        until(lambda: samples(hot) >= 2, runner)
         board.tctl_c = 92.0
         board.write()
         until(lambda: len(kinds(hot, "paused")) == 1, runner)
@@ -91,13 +93,13 @@ def test_a_run_that_rests_from_92_to_70_degrees_ends_with_the_unpaused_losses(tm
         assert 1 <= resting_at < 12 and hot.state()["phase"] == "cooling"
         board.tctl_c = 80.0  # below the pause at 90, above going on at 78
         board.write()
-        seen = len(seconds(hot))
-        until(lambda: len(seconds(hot)) > seen + 20, runner)
+        seen = samples(hot)
+        until(lambda: samples(hot) > seen + 10, runner)
         assert len(losses(hot)) == resting_at and not kinds(hot, "resumed")
         board.tctl_c = 70.0
         board.write()
-        assert runner.wait(timeout=120) == 0, (hot.path / "logs/train.log").read_text()[-2000:]
-        assert guard.wait(timeout=10) == 0
+        assert runner.wait(timeout=300) == 0, (hot.path / "logs/train.log").read_text()[-2000:]
+        assert guard.wait(timeout=60) == 0
     finally:
         for process in (runner, guard):
             process.kill()

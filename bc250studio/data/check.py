@@ -70,7 +70,7 @@ def check(
     tally = Tally()
     preview = Preview(masker.tokenizer if masker else None)
     preview.watch(tally)
-    for learnt in walk(dataset, recognition, data, masker.tokenizer if masker else None, masker, tally, progress):
+    for learnt in walk(dataset, recognition, data, masker, tally, progress):
         preview.add(learnt)
     report = reports.build(
         dataset,

@@ -28,12 +28,16 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 @dataclass(slots=True)
 class Example:
-    """Text with the character ranges that are learnt. ``messages`` is the part of the chat it renders."""
+    """Text with the character ranges that are learnt.
+
+    ``messages`` is the part of the chat it renders; ``turns[i]`` is the message that ``spans[i]`` is the answer of.
+    """
 
     text: str
     spans: list[tuple[int, int]]
     messages: list[Message] = field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
+    turns: list[int] = field(default_factory=list)
 
 
 class Masker:
@@ -113,6 +117,7 @@ class Masker:
 
     def _by_prefixes(self, messages: list[Message], tools: Any, answers: list[int], whole: str) -> list[Example]:
         shared: list[tuple[int, int]] = []
+        turns: list[int] = []
         own: list[Example] = []
         last = len(messages) - 1
         for index in answers:
@@ -122,12 +127,13 @@ class Masker:
             span = self._span(prompt, text, messages[index])
             if whole.startswith(text[: span[1]]):
                 shared.append(span)
+                turns.append(index)
             else:
                 if len(answers) > 1:
                     self._note("answers put in a row of their own, because the template changes earlier turns")
-                own.append(Example(text, [span], messages[: index + 1], tools))
+                own.append(Example(text, [span], messages[: index + 1], tools, [index]))
         if shared:
-            own.append(Example(whole, shared, messages, tools))
+            own.append(Example(whole, shared, messages, tools, turns))
         return own
 
     def _as_served(self, prompt: str, upto: str, message: Message) -> str:
@@ -207,7 +213,7 @@ class Masker:
             if not whole.startswith(prompt) or end <= len(prompt):
                 return None
             learnt.append((max(begin, len(prompt)), self._through_closing(whole, end)))
-        return Example(whole, learnt, messages, tools)
+        return Example(whole, learnt, messages, tools, answers)
 
     def _through_closing(self, text: str, end: int) -> int:
         """``end`` moved behind the special token that follows, unless the answer ended with one already."""

@@ -135,7 +135,7 @@ class _Spool:
         self, dataset: Dataset, recognition: Recognition, profile: Profile, masker: Masker, say: Progress
     ) -> Tally:
         tally = Tally()
-        for learnt in walk(dataset, recognition, profile.data, masker.tokenizer, masker, tally, say):
+        for learnt in walk(dataset, recognition, profile.data, masker, tally, say):
             self._ids.write(np.array(learnt.ids, np.int32).tobytes())
             self._labels.write(np.array(learnt.labelled, np.bool_).tobytes())
             line = json.dumps([learnt.example.messages, learnt.example.tools]).encode() + b"\n"

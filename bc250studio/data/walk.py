@@ -9,10 +9,9 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from bc250studio.data import verdict
-from bc250studio.data.encode import encode
+from bc250studio.data.encode import Encoder
 from bc250studio.data.files import Dataset
 from bc250studio.data.mask import Example, Masker
 from bc250studio.data.raw import Raw
@@ -22,7 +21,6 @@ from bc250studio.data.shape import Chat, shape
 from bc250studio.data.verdict import Dropped
 from bc250studio.errors import clean
 from bc250studio.jobs.progress import Progress, silent
-from bc250studio.models.tokenizer import Tokenizer
 from bc250studio.profiles.data import Data
 
 _BATCH_ROWS, _BATCH_CHARACTERS = 256, 1 << 22
@@ -89,7 +87,6 @@ def walk(
     dataset: Dataset,
     recognition: Recognition,
     data: Data,
-    tokenizer: Tokenizer | None,
     masker: Masker | None,
     tally: Tally,
     progress: Progress = silent,
@@ -97,9 +94,10 @@ def walk(
 ) -> Iterator[Learnt]:
     """Every example of ``dataset`` that is learnt; ``tally`` counts all rows.
 
-    Without a tokenizer nothing is rendered: rows are judged by their shape alone and nothing is yielded.
+    Without a masker nothing is rendered: rows are judged by their shape alone and nothing is yielded.
     """
     seen = Seen()
+    encoder = Encoder(masker.tokenizer) if masker else None
     size = dataset.size_bytes
     batch: list[tuple[Raw, Chat, list[Example]]] = []
     waiting_characters = done = 0
@@ -116,7 +114,7 @@ def walk(
         try:
             chat = shape(raw.value, recognition, system=data.system, use_chosen=data.use_chosen, fill=fill)
             _once(chat, raw, seen, file_numbers)
-            if masker is None:
+            if masker is None or encoder is None:
                 tally.learn(raw)
                 if tally.total % 4096 == 0:
                     progress("Checking rows", done, size)
@@ -128,12 +126,12 @@ def walk(
             tally.drop(raw, why.reason, why.detail)
             continue
         if len(batch) >= _BATCH_ROWS or waiting_characters >= _BATCH_CHARACTERS:
-            yield from _encoded(batch, tokenizer, data, tally)
+            yield from _encoded(batch, encoder, data, tally)
             batch.clear()
             waiting_characters = 0
             progress("Preparing rows", done, size)
-    if batch:
-        yield from _encoded(batch, tokenizer, data, tally)
+    if batch and encoder:
+        yield from _encoded(batch, encoder, data, tally)
     progress("Preparing rows", size, size)
 
 
@@ -160,29 +158,29 @@ def _once(chat: Chat, raw: Raw, seen: Seen, file_numbers: dict[str, int]) -> Non
 
 
 def _encoded(
-    batch: list[tuple[Raw, Chat, list[Example]]], tokenizer: Any, data: Data, tally: Tally
+    batch: list[tuple[Raw, Chat, list[Example]]], encoder: Encoder, data: Data, tally: Tally
 ) -> Iterator[Learnt]:
-    encoded = iter(encode(tokenizer, [example for _, _, examples in batch for example in examples]))
+    rows = iter(encoder.encode([example for _, _, examples in batch for example in examples]))
     for raw, chat, examples in batch:
         kept: list[Learnt] = []
         longest = 0
         reason, detail = verdict.ANSWER_CUT, ""
-        for example in examples:
-            ids, labelled = next(encoded)
+        for encoded in [one for _ in examples for one in next(rows)]:
+            ids, labelled = encoded.ids, encoded.labelled
             tally.full_lengths.append(len(ids))
             full = len(ids)
             if full > data.max_length:
-                longest = max(longest, len(ids))
+                longest = max(longest, full)
                 if data.overlong == "drop":
-                    reason, detail = verdict.TOO_LONG, f"{len(ids)} tokens, max_length is {data.max_length}"
+                    reason, detail = verdict.TOO_LONG, f"{full} tokens, max_length is {data.max_length}"
                     continue
-                first = labelled.index(True) if True in labelled else len(ids)
-                detail = f"{len(ids)} tokens, the answer begins at {first + 1}, max_length is {data.max_length}"
+                first = labelled.index(True) if True in labelled else full
+                detail = f"{full} tokens, the answer begins at {first + 1}, max_length is {data.max_length}"
                 ids, labelled = ids[: data.max_length], labelled[: data.max_length]
             elif not any(labelled):
                 reason, detail = verdict.EMPTY_ANSWER, "no token of it can be learnt"
             if any(labelled):
-                kept.append(Learnt(raw, chat, example, ids, labelled, full))
+                kept.append(Learnt(raw, chat, encoded.example, ids, labelled, full))
         if not kept:
             tally.drop(raw, reason, detail)
             continue

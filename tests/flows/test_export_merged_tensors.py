@@ -109,7 +109,7 @@ def test_gemma2_cannot_part_head_and_embedding(options: dict[str, Any], tmp_path
 def test_full_fine_tune(tmp_path: Path) -> None:
     from tests.tiny import tiny_model
 
-    folder, base = tiny("llama")
+    _, base = tiny("llama")
     other = tiny_model("llama", seed=7, folder=tmp_path / "tuned")
     out = write_merged(other, None, base, tmp_path / "merged.gguf")
     from tests.export_tools import base_gguf
@@ -135,7 +135,7 @@ def test_added_tokens_enter_the_tokenizer(tmp_path: Path) -> None:
     options = peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])
     tuned = peft.get_peft_model(model, options)
     with torch.no_grad():
-        for name, parameter in tuned.named_parameters():
+        for parameter in tuned.parameters():
             if parameter.requires_grad:
                 parameter.normal_(0, 0.1)
     tuned.save_pretrained(tmp_path / "adapter")

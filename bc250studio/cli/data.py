@@ -36,6 +36,8 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns", metavar="OURS=THEIRS,...", help="which column is which, such as prompt=Q,completion=A"
     )
+    parser.add_argument("--fill", action="append", metavar="NAME=TEXT", help="text for a {{NAME}} placeholder")
+    parser.add_argument("--eval", metavar="FILE", help="a separate evaluation file: warns of prompts in both")
     parser.add_argument("--use-chosen", action="store_true", help="learn the chosen answers of preference rows")
     parser.add_argument("--train-on", choices=("assistant", "last", "all"), help="what is learnt of a row")
     parser.add_argument("--max-length", type=int, metavar="N", help="longest row in tokens")
@@ -67,6 +69,10 @@ def _settings(args: argparse.Namespace) -> tuple[Any, Any]:
     for key in ("format", "train_on", "max_length", "overlong", "system"):
         if getattr(args, key) is not None:
             given[f"data.{key}"] = getattr(args, key)
+    if args.eval:
+        given["data.eval_path"] = args.eval
+    if args.fill:
+        given["data.fill"] = dict(_pair(text, "--fill", "name=Bo") for text in args.fill)
     if args.use_chosen:
         given["data.use_chosen"] = True
     if args.thinking:
@@ -83,10 +89,14 @@ def _settings(args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _columns(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    if not pairs or any(not equals or not ours.strip() or not theirs.strip() for ours, equals, theirs in pairs):
-        raise BadInput(f"--columns {clean(text, 80)} needs the form ours=theirs,..., such as prompt=Q,completion=A.")
-    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    return dict(_pair(part, "--columns", "prompt=Q,completion=A") for part in text.split(",") if part.strip())
+
+
+def _pair(text: str, option: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise BadInput(f"{option} {clean(text, 80)} needs the form NAME=VALUE, such as {example}.")
+    return name.strip(), value.strip()
 
 
 def _checked(args: argparse.Namespace) -> Any:
@@ -170,6 +180,9 @@ def _token_lines(report: dict[str, Any]) -> list[str]:
         f"row length: {tokens['shortest']:,} to {tokens['longest']:,}, mean {tokens['mean']:,.0f}; {shares}",
         f"passes of {packing['tokens_per_pass']:,}: {packing['passes']:,} an epoch, {full}",
     ]
+    split = report.get("split")
+    if split:
+        lines.append(f"split: {split['train']:,} rows to learn from, {split['evaluation']:,} kept for evaluation")
     time = report.get("time") or {}
     if time.get("seconds_per_epoch"):
         lines.append(

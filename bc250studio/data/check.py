@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
 from bc250studio.data import report as reports
 from bc250studio.data.files import locate
 from bc250studio.data.mask import Masker
-from bc250studio.data.prepare import preference_words
+from bc250studio.data.prepare import add_held, held_of, preference_words
 from bc250studio.data.preview import Preview
 from bc250studio.data.recognise import Recognition, recognise
+from bc250studio.data.seen import digest64
+from bc250studio.data.split import choose
 from bc250studio.data.thinking import settle_thinking
 from bc250studio.data.walk import Tally, walk
 from bc250studio.errors import BadInput
@@ -70,8 +73,10 @@ def check(
     tally = Tally()
     preview = Preview(masker.tokenizer if masker else None)
     preview.watch(tally)
+    keys = array("Q")
     for learnt in walk(dataset, recognition, data, masker, tally, progress):
         preview.add(learnt)
+        keys.append(digest64(learnt.chat.prompt_key))
     report = reports.build(
         dataset,
         recognition,
@@ -82,6 +87,16 @@ def check(
     )
     if recognition.format == "preference" and not data.use_chosen:
         report["notes"].insert(0, f"The file {preference_words(recognition)}")
+    held = locate(data.eval_path) if data.eval_path else held_of(dataset)
+    if masker is not None and held is not None:
+        other = Tally()
+        told = recognise(held.rows(), data.format, data.columns, held.name)
+        prompts = {digest64(one.chat.prompt_key) for one in walk(held, told, data, masker, other, progress)}
+        add_held(report, held, other, len(prompts & set(keys)))
+    elif masker is not None:
+        chosen = choose(keys, data.eval_fraction, profile.train.seed)
+        counts = {"train": len(keys) - int(chosen.sum()), "evaluation": int(chosen.sum())}
+        report["split"] = {**counts, "seed": profile.train.seed, "by": "prompt"}
     if source is not None and report["tokens"]["all"]:
         report["time"] = estimated_time(profile, report["tokens"]["all"])
     return Checked(recognition, report, preview)

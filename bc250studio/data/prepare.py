@@ -49,7 +49,7 @@ def prepare(profile: Profile, source: ModelSource, progress: Progress | None = N
     say("Looking at the data", None, None)
     data = profile.data
     dataset = locate(data.path, lambda text: say(text, None, None))
-    held = locate(data.eval_path) if data.eval_path else _held_of(dataset)
+    held = locate(data.eval_path) if data.eval_path else held_of(dataset)
     tokenizer = load_tokenizer(source)
     digest = _digest(profile, tokenizer, dataset, held)
     folder = paths.cache_dir() / "prepared" / digest
@@ -101,7 +101,8 @@ def preference_words(recognition: Recognition) -> str:
     )
 
 
-def _held_of(dataset: Dataset) -> Dataset | None:
+def held_of(dataset: Dataset) -> Dataset | None:
+    """The files that a folder sets apart for evaluation, as a dataset."""
     return Dataset(dataset.name, dataset.evaluation) if dataset.evaluation else None
 
 
@@ -193,16 +194,7 @@ def _write(
         other = _Spool(folder, "held")
         held_recognition = settle(held, data.format, data.columns, data.use_chosen)
         held_tally = other.fill(held, held_recognition, profile, Masker(tokenizer, data.train_on, thinking), say)
-        report["evaluation_file"] = {
-            "path": held.name,
-            "rows": _counts(held_tally),
-            "reasons": dict(held_tally.reasons),
-        }
-        leaked = len(set(other.keys) & set(spool.keys))
-        if leaked:
-            report["notes"].append(
-                f"{leaked} prompts of the evaluation file are trained on as well: its loss flatters the model."
-            )
+        add_held(report, held, held_tally, len(set(other.keys) & set(spool.keys)))
         parts = {"train": spool.rows(everything), "evaluation": other.rows(np.ones(len(other.keys), np.bool_))}
         chats = other.chats(np.ones(len(other.keys), np.bool_))
     else:
@@ -225,6 +217,15 @@ def _write(
         leftover.unlink()
     (folder / "chats.json").write_text(json.dumps(chats))
     (folder / "report.json").write_text(json.dumps(report))
+
+
+def add_held(report: dict[str, Any], held: Dataset, tally: Tally, leaked: int) -> None:
+    """What a separate evaluation file is, and a warning when ``leaked`` of its prompts are trained on."""
+    report["evaluation_file"] = {"path": held.name, "rows": _counts(tally), "reasons": dict(tally.reasons)}
+    if leaked:
+        report["notes"].append(
+            f"{leaked:,} prompts of the evaluation file are trained on as well: its loss flatters the model."
+        )
 
 
 def _counts(tally: Tally) -> dict[str, int]:

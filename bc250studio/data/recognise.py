@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bc250studio.data.raw import Raw
@@ -58,6 +58,7 @@ class Recognition:
 
     ``columns`` maps our slots to the file's column names. ``candidates`` are (format, share of the sample) with the
     best first. ``question`` is set when a person should choose; ``options`` are then the choices, default first.
+    ``unused`` are columns most rows have and nobody reads.
     """
 
     format: str
@@ -66,6 +67,7 @@ class Recognition:
     question: str | None = None
     options: list[str] = field(default_factory=list)
     kto: bool = False
+    unused: list[str] = field(default_factory=list)
 
     def words(self) -> str:
         """One line: format, and which column is which."""
@@ -96,7 +98,16 @@ def recognise(
     if not values:
         raise BadInput(f"{where} has no row that can be read.")
     names = Counter(str(key) for value in values if isinstance(value, dict) for key in value)
-    by_hand = _check_columns(columns or {}, names, where)
+    found = _recognised(values, names, format, columns or {}, where)
+    read = {_plain(name) for name in found.columns.values()}
+    unused = [name for name, count in names.items() if count * 2 > len(values) and _plain(name) not in read]
+    return replace(found, unused=unused)
+
+
+def _recognised(
+    values: list[Any], names: Counter[str], format: str, columns: Mapping[str, str], where: str
+) -> Recognition:
+    by_hand = _check_columns(columns, names, where)
     if by_hand or format != "auto":
         return _told(values, format, by_hand, names, where)
     votes: Counter[str] = Counter()

@@ -12,6 +12,7 @@ from bc250studio.data.files import Dataset
 from bc250studio.data.mask import Masker
 from bc250studio.data.recognise import Recognition
 from bc250studio.data.walk import Tally
+from bc250studio.errors import clean
 
 _BUCKETS = 12
 
@@ -31,12 +32,15 @@ def build(
         "files": len(dataset.files),
         "format": recognition.format,
         "columns": recognition.columns,
+        "unused_columns": recognition.unused,
         "rows": {"total": tally.total, "used": tally.used, "cut": tally.cut, "dropped": tally.dropped},
         "reasons": dict(tally.reasons.most_common()),
         "dropped_rows": tally.dropped_rows,
         "cut_rows": tally.cut_rows,
         "notes": list(dict.fromkeys(dataset.notes)),
     }
+    if recognition.unused:
+        report["notes"].append(f"Columns nobody reads: {', '.join(clean(n, 40) for n in recognition.unused[:8])}.")
     if masker is not None:
         lengths = np.array(tally.lengths, np.int64)
         report["examples"] = len(lengths)

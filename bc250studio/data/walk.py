@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bc250studio.data import verdict
@@ -90,7 +90,6 @@ def walk(
     masker: Masker | None,
     tally: Tally,
     progress: Progress = silent,
-    fill: Mapping[str, str] | None = None,
 ) -> Iterator[Learnt]:
     """Every example of ``dataset`` that is learnt; ``tally`` counts all rows.
 
@@ -112,7 +111,7 @@ def walk(
             tally.drop(raw, _category(raw.problem), raw.problem)
             continue
         try:
-            chat = shape(raw.value, recognition, system=data.system, use_chosen=data.use_chosen, fill=fill)
+            chat = shape(raw.value, recognition, system=data.system, use_chosen=data.use_chosen, fill=data.fill)
             _once(chat, raw, seen, file_numbers)
             if masker is None or encoder is None:
                 tally.learn(raw)

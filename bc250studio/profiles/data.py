@@ -20,6 +20,8 @@ class Data(Section):
     """What the rows look like; auto looks at many rows and says what it found."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Column mapping by hand: our name (prompt, completion, system, messages, text, tools) -> the file's name."""
+    fill: dict[str, str] = Field(default_factory=dict)
+    """Texts for `{{name}}` placeholders: name -> text. Rows with an unfilled one are left out."""
     use_chosen: bool = False
     """Train on the `chosen` answers of a preference file as if they were plain chats."""
     eval_path: str | None = None

@@ -27,6 +27,7 @@ STALE_AFTER_S = 10.0
 _BLIND_PAUSE_S = 900.0
 _LOW_MEMORY_PATIENCE_S = 600.0
 _POLL_S = 0.5
+_BEAT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Gate:
         self._last_t = 0.0
         self._said_blind = False
         self._began = now()
+        self._last_beat = 0.0
         self.hottest_c: float | None = None
         self.throttled_s = 0.0
         self.paused_s = 0.0
@@ -168,6 +170,12 @@ class Gate:
             self._job.event("note", f"The heat limits see again: {reading.source}.", blind=False)
         return reading
 
+    def _beat(self, phase: str) -> None:
+        """A heartbeat every few seconds of rest: readers see the run is alive, and the drive has peace."""
+        if self._now() - self._last_beat >= _BEAT_S:
+            self._last_beat = self._now()
+            self._job.write_state(phase=phase)
+
     def _await_guard(self) -> None:
         """The guard needs a moment to write its first line."""
         deadline = self._now() + STALE_AFTER_S
@@ -196,7 +204,7 @@ class Gate:
                 self._job.write_state(phase="cooling")
                 self._job.event("paused", text, reason="heat", temp_c=reading.value)
             progress(f"{text} (now {reading.value:.0f} °C)" if reading.value is not None else text, None, None)
-            self._job.write_state(phase="cooling", cooling_s=round(rested, 1))
+            self._beat("cooling")
             self._wait(_POLL_S)
         rested = self._now() - began
         if said:
@@ -230,7 +238,7 @@ class Gate:
                     f"train.tokens_per_pass, then: bc250studio resume {self._job.name}"
                 )
             progress(text, None, None)
-            self._job.write_state(phase="paused")
+            self._beat("paused")
             self._wait(_POLL_S)
             self._feel()
         rested = self._now() - began

@@ -19,7 +19,7 @@ from bc250studio.jobs.progress import Progress, silent
 from bc250studio.models.gguf_file import GgufFile
 from bc250studio.models.gguf_map import permute, unpermute
 from bc250studio.serve import divergence, server
-from bc250studio.serve.binary import Binary
+from bc250studio.serve.binary import Binary, choose_device
 from bc250studio.serve.prove import Proof, collect, guard_token, spread
 from bc250studio.serve.reference import ADAPTER, BASE, Reference
 from bc250studio.serve.server import Plan
@@ -50,8 +50,11 @@ def find_cause(
     if not proof.same or proof.ignored:
         if proof.merged:
             return _merged(reference, plan)
+        if proof.ignored:
+            return "the adapter is ignored: base and tuned answer the same, although training changed them"
         found = _adapter(proof, talk, reference, plan, binary, progress)
         found = found or (_file(plan, trained) if trained is not None else "")
+        found = found or _device(proof, reference, plan, binary, progress)
         return found or "the adapter is applied, but neither a factor nor the q/k permutation explains the difference"
     if proof.closing_stops is False:
         return "end of answer: the server does not stop at the token with which training closed every answer"
@@ -59,16 +62,29 @@ def find_cause(
 
 
 def _adapter(proof: Proof, talk: Talk, reference: Reference, plan: Plan, binary: Binary, progress: Progress) -> str:
-    if proof.ignored:
-        return "the adapter is ignored: base and tuned answer the same, although training changed them"
+    """Factor or permutation? Asked of the server itself, or of the CPU backend where the device is the CPU anyway."""
+    if choose_device(binary, plan.device)[1].cpu_based:
+        plan = replace(plan, device="cpu")
+        with tempfile.TemporaryDirectory(prefix="bc250studio-bisect-") as folder:
+            try:
+                second = server.start(Path(folder), replace(plan, port=0, slots=1), binary)
+                return _search(proof, second.talk(), reference, plan, binary, progress)
+            finally:
+                server.stop_folder(Path(folder))
+    return _search(proof, talk, reference, plan, binary, progress)
+
+
+def _search(proof: Proof, talk: Talk, reference: Reference, plan: Plan, binary: Binary, progress: Progress) -> str:
     rows = spread(reference.count, SAMPLE)
     judge = reference.variants[ADAPTER]
     guard = guard_token(talk)
 
     def at(scale: float, chosen: list[int]) -> float:
-        tops = collect(talk, reference, scale, guard, chosen, progress, f"trying the adapter at scale {scale:g}")
+        tops = collect(talk, reference, scale, guard, chosen, progress, f"trying the adapter at scale {scale:.3g}")
         return divergence.distance(judge, tops, chosen).mean_kl
 
+    if at(1.0, rows) <= proof.limit_kl:
+        return ""  # the same files are right here: not the adapter, the device
     few = spread(reference.count, COARSE)
     scale = best_scale(lambda scale: at(scale, few))
     kl, plain = at(scale, rows), at(1.0, rows)
@@ -184,14 +200,31 @@ def _base(proof: Proof, reference: Reference, plan: Plan, binary: Binary, progre
 
         if sha256_of(plan.model) != wanted:
             return f"{said}, and {plan.model} is not the file the reference was made with: wrong base file"
-    if plan.device.lower() != "cpu":
-        progress("trying the same files on the CPU", None, None)
-        rows = spread(reference.count, SAMPLE)
-        with tempfile.TemporaryDirectory(prefix="bc250studio-bisect-") as folder:
-            kl = _on_second_server(Path(folder), replace(plan, device="cpu"), binary, reference, BASE, rows, scale=0.0)
-        if kl is not None and kl <= proof.limit_kl:
-            return f"{said}, on the CPU it is right (KL {kl:.4f}): the device or its driver computes wrongly"
+    right = _right_on_cpu(reference, plan, binary, BASE, proof.limit_kl, progress)
+    if right:
+        return f"{said}, {right}"
     return f"{said}: wrong base file, or a backend that computes wrongly"
+
+
+def _device(proof: Proof, reference: Reference, plan: Plan, binary: Binary, progress: Progress) -> str:
+    right = _right_on_cpu(reference, plan, binary, ADAPTER, proof.limit_kl, progress)
+    return f"device: the adapter is wrong (KL {proof.adapter.mean_kl:.4f}), {right}" if right else ""
+
+
+def _right_on_cpu(
+    reference: Reference, plan: Plan, binary: Binary, variant: str, limit_kl: float, progress: Progress
+) -> str:
+    """Half a sentence when the same files are right on the CPU, empty when they are wrong there too."""
+    if choose_device(binary, plan.device)[1].name == "CPU":
+        return ""
+    progress("trying the same files on the CPU", None, None)
+    rows = spread(reference.count, SAMPLE)
+    scale = 0.0 if variant == BASE else 1.0
+    with tempfile.TemporaryDirectory(prefix="bc250studio-bisect-") as folder:
+        kl = _on_second_server(Path(folder), replace(plan, device="cpu"), binary, reference, variant, rows, scale)
+    if kl is None or kl > limit_kl:
+        return ""
+    return f"on the CPU it is right (KL {kl:.4f}): the device or its driver computes wrongly"
 
 
 def _merged(reference: Reference, plan: Plan) -> str:

@@ -60,7 +60,8 @@ def write_table(
         msgpack.packb(
             {
                 "solutions": [
-                    solution(100 + i, name, dtype, layout, (conditions or {}).get(i, ())) for i, name in enumerate(names)
+                    solution(100 + i, name, dtype, layout, (conditions or {}).get(i, ()))
+                    for i, name in enumerate(names)
                 ],
                 "library": {"type": "Problem", "rows": [{"predicate": predicate, "library": match}]},
             }
@@ -74,8 +75,12 @@ def write_library(
     *,
     fallback: bool = True,
     tag: bool = False,
-    distance: str = "Euclidean",
-    names: Sequence[str] = ("tuned_MT128x64", "tuned_MT64x64", "tuned_MT16x16"),
+    distance: str | Mapping[tuple[str, str], str] = "Euclidean",
+    names: Sequence[str] | Mapping[tuple[str, str], Sequence[str]] = (
+        "tuned_MT128x64",
+        "tuned_MT64x64",
+        "tuned_MT16x16",
+    ),
     conditions: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
     arch: str = "gfx1013",
 ) -> Path:
@@ -91,14 +96,20 @@ def write_library(
             tagged = "_CUEfficiency" if tag and level == "tuned" else ""
             prefix = f"TensileLibrary_Type_{dtype}{tagged}_{OPERATIONS[layout]}_{suffix}"
             if level == "tuned":
-                write_table(folder / f"{prefix}.dat", dtype, layout, tuned[dtype, layout], names, distance, conditions)
+                label = (dtype, layout)
+                own = names[label] if isinstance(names, Mapping) else names
+                how = distance[label] if isinstance(distance, Mapping) else distance
+                write_table(folder / f"{prefix}.dat", dtype, layout, tuned[label], own, how, conditions)
                 (folder / f"{prefix}.co").write_bytes(b"code object")
             else:
                 write_table(folder / f"{prefix}.dat", dtype, layout, {(64, 64, 64): 0}, ["fallback_MT64x1"])
             metric = {"type": "CUEfficiency"} if tag and level == "tuned" else TRUE
             placeholder = {"type": "Placeholder", "value": prefix}
             inner = {"type": "Problem", "rows": [{"predicate": of_types(dtype, layout), "library": placeholder}]}
-            entry = mapping.setdefault(OPERATIONS[layout], {"type": "Problem", "rows": [{"predicate": metric, "library": {"type": "Problem", "rows": []}}]})
+            entry = mapping.setdefault(
+                OPERATIONS[layout],
+                {"type": "Problem", "rows": [{"predicate": metric, "library": {"type": "Problem", "rows": []}}]},
+            )
             entry["rows"][0]["library"]["rows"] += inner["rows"]
         predicate = {"type": "AMDGPU", "value": {"type": "Processor", "value": arch}} if level == "tuned" else TRUE
         library = {"type": "ProblemMap", "property": {"type": "OperationIdentifier"}, "map": mapping}

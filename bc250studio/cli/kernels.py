@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-GROUPS = ("kernels_shapes", "kernels_library")
+GROUPS = ("kernels_shapes", "kernels_library", "kernels_tuning")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -46,9 +46,8 @@ def adopt(
         )
     source = Path(facts["folder"])
     place = store.new_place(name or (folder.name if folder.name != "library" else folder.resolve().parent.name))
-    said = [
-        f"Found {facts['files']} files for {facts['architecture']}, tuned for {', '.join(facts['classes']) or 'nothing'}."
-    ]
+    tuned = ", ".join(facts["classes"]) or "nothing"
+    said = [f"Found {facts['files']} files for {facts['architecture']}, tuned for {tuned}."]
     try:
         progress("copying the library", None, None)
         shutil.copytree(source, place / "library", symlinks=False)

@@ -157,3 +157,25 @@ def _fault(items: Any) -> str:
         if not isinstance(row[1][1], (int, float)) or not 0 <= row[1][0] < max(len(items[5]), 1):
             return f"row {number} of its table names solution {clean(row[1][0], 20)}, which is not there"
     return ""
+
+
+def merge(first: Logic, second: Logic) -> Logic:
+    """One logic file out of two of the same type and layout: for each size the faster kernel wins.
+
+    Tensile's own lazy tables keep only one file per type and layout, so a second pass must be merged in.
+    """
+    assert (first.dtype, first.layout) == (second.dtype, second.layout)
+    items = list(first.items)
+    shift = len(first.items[5])
+    items[5] = [*first.items[5], *second.items[5]]
+    for index, solution in enumerate(items[5]):
+        if isinstance(solution, dict) and "SolutionIndex" in solution:
+            items[5][index] = {**solution, "SolutionIndex": index}
+    rows: dict[tuple[int, ...], list[Any]] = {tuple(row[0]): row for row in first.items[7] or []}
+    for row in second.items[7] or []:
+        key = tuple(row[0])
+        moved = [row[0], [row[1][0] + shift, *row[1][1:]]]
+        if key not in rows or moved[1][1] > rows[key][1][1]:
+            rows[key] = moved
+    items[7] = list(rows.values())
+    return Logic(first.path, items)

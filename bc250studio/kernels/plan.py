@@ -148,7 +148,7 @@ def config(part: Part, schedule: str, kernel_time: bool = True) -> dict[str, Any
             "DataInitTypeBeta": 0,
             "CEqualD": True,
             "PristineOnGPU": False,
-            "CSVExportWinner": True,
+            "CSVExportWinner": False,
             "CSVMergeSameProblemID": False,
             "PrintSolutionRejectionReason": True,
             "ForceRedoBenchmarkProblems": False,

@@ -191,6 +191,35 @@ def prove_products(cases: Iterable[Case], device: torch.device, narrate: Any = N
     return {"cases": count, "groups": groups, "failures": failures}
 
 
+def compare_timers(device: torch.device) -> dict[str, Any]:
+    """Device events against the host over a window of one large product; they must agree within 5 %.
+
+    Returns ``agree``, ``event_ms``, ``host_ms`` and ``why``. Negative event times have been seen on gfx1013.
+    """
+    if device.type != "cuda":
+        return {"agree": False, "event_ms": None, "host_ms": None, "why": "torch sees no GPU here"}
+    a = torch.randn(2048, 2048, device=device)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    ratios, event_ms, host_ms = [], 0.0, 0.0
+    for _ in range(4):
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        start.record()
+        for _ in range(20):
+            torch.mm(a, a)
+        end.record()
+        torch.cuda.synchronize(device)
+        host_ms, event_ms = 1e3 * (time.perf_counter() - began), float(start.elapsed_time(end))
+        ratios.append(event_ms / host_ms)
+    agree = all(abs(ratio - 1) <= 0.05 for ratio in ratios[1:])
+    return {
+        "agree": agree,
+        "event_ms": event_ms,
+        "host_ms": host_ms,
+        "why": f"events say {event_ms:.1f} ms, the host {host_ms:.1f} ms",
+    }
+
+
 def case_dict(case: Case) -> dict[str, Any]:
     """A case as JSON."""
     return {name: getattr(case, name) for name in Case.__dataclass_fields__}
@@ -206,6 +235,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     wanted = request.get("device") or "auto"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else torch.device(wanted)
     exact_mode()
+    if request.get("timers"):
+        return {"device": str(device), **facts(device), **compare_timers(device)}
     if request.get("loss_run"):
         losses = {name: loss_run(device, DTYPES[name]) for name in request.get("dtypes") or list(DTYPES)}
         return {"device": str(device), **facts(device), "losses": losses}

@@ -86,7 +86,8 @@ def insist(found: Tensile) -> Tensile:
     if not found.knows:
         raise BadInput(
             f"The Tensile in {found.folder} (version {found.version}) does not know gfx1013: (10,1,3) is not in its "
-            "SupportedISA or gfx1013 not in its architectureMap, so it would reject every kernel; patch it as docs/kernels.md says."
+            "SupportedISA or gfx1013 not in its architectureMap, so it would reject every kernel; "
+            "patch it as docs/kernels.md says."
         )
     return found
 

@@ -43,8 +43,8 @@ def find(environment: Mapping[str, str] = os.environ) -> Toolchain:
         if compiler and shutil.which("clang-offload-bundler", path=here):
             return Toolchain(root, compiler, folders)
     raise BadInput(
-        f"No ROCm compiler was found in {' or '.join(map(str, tried))}: kernels must be built with the compiler that belongs "
-        "to the HIP runtime; set ROCM_PATH to your ROCm."
+        f"No ROCm compiler was found in {' or '.join(map(str, tried))}: kernels must be built with the compiler that "
+        "belongs to the HIP runtime; set ROCM_PATH to your ROCm."
     )
 
 

@@ -1,0 +1,3 @@
+"""Stand-in for Tensile; see ../README.md."""
+
+__version__ = "4.44.0"

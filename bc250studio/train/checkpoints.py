@@ -46,6 +46,7 @@ def identity(profile: Any, digest: str) -> dict[str, str]:
         "model": {"base": profile.model.base, "revision": profile.model.revision, "precision": profile.model.precision},
         "adapter": profile.adapter.model_dump(),
         "train": profile.train.model_dump(
+            # what decides no number of the training itself
             exclude={
                 "eval_every",
                 "checkpoint_every",

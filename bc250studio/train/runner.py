@@ -43,6 +43,8 @@ class Run:
         self.paused = False
         self.best: dict[str, Any] = {}
         self.eval_loss: float | None = None
+        self.before: tuple[float | None, int] = (None, 0)
+        """Held-out loss before the first step, and how many tokens it was measured on."""
 
     def __call__(self) -> dict[str, Any]:
         """Train to the end; the record of the stage."""
@@ -71,7 +73,7 @@ class Run:
         )
         self.base_name = profile.model.base
         self.belongs_to = checkpoints.identity(profile, self.prepared.digest)
-        before, eval_tokens = self._begin_or_go_on()
+        self._begin_or_go_on()
 
         gate = thermal.Gate(
             self.job,
@@ -90,11 +92,11 @@ class Run:
             self._between(step, gate)
             if self.stop or self._patience_is_over():
                 break
-        return self._finish(before, eval_tokens, gate)
+        return self._finish(gate)
 
     # -- before, between, after --------------------------------------------------------------------------------
 
-    def _begin_or_go_on(self) -> tuple[float | None, int]:
+    def _begin_or_go_on(self) -> None:
         found = checkpoints.whole(self.folder)
         if found:
             last = found[-1]
@@ -103,16 +105,15 @@ class Run:
             self.eval_loss = last.state.get("eval_loss")
             self.journal.loss_ema = last.state.get("loss_ema")
             self.job.event("resumed", f"Went on from the checkpoint of step {last.step}.", step=last.step)
-            return last.state.get("eval_loss_before"), int(last.state.get("eval_tokens") or 0)
+            self.before = last.state.get("eval_loss_before"), int(last.state.get("eval_tokens") or 0)
+            return
         if not len(self.prepared.evaluation):
             self.journal.note("No rows are kept for evaluation; only the training loss will be known.")
-            return None, 0
+            return
         self.journal.phase("evaluating", "Measuring the loss on held-out rows before training.")
         loss, tokens = self.trainer.evaluate(self.prepared.evaluation)
         self.job.event("evaluation", f"Held-out loss before training: {loss:.4f}.", loss=loss, step=0, tokens=tokens)
-        self._before, self._tokens = loss, tokens
-        self.eval_loss = loss
-        return loss, tokens
+        self.before, self.eval_loss = (loss, tokens), loss
 
     def _between(self, step: Step, gate: thermal.Gate) -> None:
         train, last = self.profile.train, step.number == step.of
@@ -187,8 +188,8 @@ class Run:
             {
                 "best": self.best,
                 "eval_loss": self.eval_loss,
-                "eval_loss_before": getattr(self, "_before", None),
-                "eval_tokens": getattr(self, "_tokens", 0),
+                "eval_loss_before": self.before[0],
+                "eval_tokens": self.before[1],
                 "loss_ema": self.journal.loss_ema,
             },
         )
@@ -202,7 +203,7 @@ class Run:
             size_bytes=size,
         )
 
-    def _finish(self, before: float | None, eval_tokens: int, gate: thermal.Gate) -> dict[str, Any]:
+    def _finish(self, gate: thermal.Gate) -> dict[str, Any]:
         trainer, journal = self.trainer, self.journal
         if self.stop and trainer.done < len(trainer.plan):
             self._save()
@@ -224,9 +225,9 @@ class Run:
         return {
             "verdict": "done",
             "outputs": {key: f"checkpoints/{final.name}"},
-            "eval_loss_before": before,
+            "eval_loss_before": self.before[0],
             "eval_loss_after": after,
-            "eval_tokens": eval_tokens,
+            "eval_tokens": self.before[1],
             "steps": trainer.done,
             "rates": journal.rates(),
             "peak_memory_gib": round(memory_gib(self.device), 3),

@@ -205,9 +205,15 @@ class PeftSide:
         return total / count
 
     def warm_up(self, indices: Sequence[int]) -> None:
-        """A few steps outside the clock, on the longest batches, which fixes the allocator's pools."""
+        """A few steps outside the clock, on the longest batches, which fixes the allocator's pools.
+
+        A CPU has no pools: one step on the shortest batch loads its libraries.
+        """
         by_length = sorted(self.batches(indices), key=lambda group: -max(len(self.rows.row(i)[0]) for i in group))
-        for group in (by_length * self.warmup_steps)[: self.warmup_steps]:
+        chosen = (by_length * self.warmup_steps)[: self.warmup_steps]
+        if self.base.device.type == "cpu":
+            chosen = by_length[-1:]
+        for group in chosen:
             self._step([group])
 
     def turn(self, indices: Sequence[int]) -> Turn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,11 @@ LIMIT_16_BIT, LIMIT_FP32 = 1e-3, 1e-4
 
 
 class Race:
-    """One baseline and variants of ours over the same rows."""
+    """Baselines and variants of ours over the same rows; ratios are against the first baseline."""
 
     def __init__(
         self,
-        recipe: Any,
+        recipes: Sequence[Any],
         bases: Bases,
         rows: BenchRows,
         group: list[Variant],
@@ -39,8 +39,9 @@ class Race:
         smallest = min(variant.tokens for variant in group)
         self.groups = equal_groups(rows, smallest, options["check_steps"])
         self.slices = slices(rows.work, options["rounds"])
-        self.sides: list[Entry] = [Entry("baseline", recipe.name, dtype, partial(self._baseline, recipe))]
-        self.sides += [Entry("ours", v.name, v.dtype, partial(self._ours, v), v) for v in group]
+        self.sides = [Entry(recipe.name, dtype, partial(self._baseline, recipe)) for recipe in recipes]
+        self.baselines = len(self.sides)
+        self.sides += [Entry(v.name, v.dtype, partial(self._ours, v), v) for v in group]
 
     def _baseline(self, recipe: Any) -> Any:
         from bc250studio.bench.recipes_baseline import PeftSide
@@ -59,22 +60,20 @@ class Race:
 
         return EngineSide(variant, self.bases.get(variant.dtype), self.rows, self.options["seed"])
 
-    def run(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Check and race; the baseline's entry and one entry a variant."""
+    def run(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Check and race; one entry a baseline and one a variant."""
         turns = protocol.alternate(
             self.sides, self.options["rounds"], self._turn, self.sensors, self.cool_below_c, self.progress
         )
-        baseline, base_turns = self.sides[0], turns[0]
+        against = list(zip(self.sides, turns, strict=True))[: self.baselines]
         entries = []
-        for entry, own in zip(self.sides[1:], turns[1:], strict=True):
-            if entry.failed is not None or baseline.failed is not None:
-                entries.append(_failed(entry, entry.failed or f"the baseline failed: {baseline.failed}"))
-                continue
-            checks = compare_checks(baseline.check, entry.check)
-            same_type = entry.dtype == baseline.dtype
-            verdict = judge(base_turns, own, checks, baseline.dtype if same_type else "mixed")
-            entries.append({**verdict, **_side(entry, own), "changed": entry.variant.changed if entry.variant else {}})
-        return _side(baseline, base_turns), entries
+        for entry, own in list(zip(self.sides, turns, strict=True))[self.baselines :]:
+            verdicts = {baseline.name: _verdict(baseline, base_turns, entry, own) for baseline, base_turns in against}
+            ratios = {name: verdict["ratio"] if verdict["claimed"] else None for name, verdict in verdicts.items()}
+            changed = entry.variant.changed if entry.variant else {}
+            first = verdicts[against[0][0].name]
+            entries.append({**first, "ratios": ratios, **_side(entry, own), "changed": changed})
+        return [_side(baseline, base_turns) for baseline, base_turns in against], entries
 
     def _turn(self, entry: Entry, number: int) -> protocol.Turn:
         """Open, check (the first time), warm up, race once, close: nobody's memory is in another's peak."""
@@ -83,7 +82,7 @@ class Race:
         work = self.slices[number]
         try:
             self.progress(f"{entry.name}: opening", None, None)
-            side = entry.side = entry.side or entry.make()
+            side = entry.make()
             side.open()
             try:
                 if entry.check is None:
@@ -94,7 +93,7 @@ class Race:
                 side.warm_up(work)
                 self.progress(f"{entry.name}: round {number + 1} of {len(self.slices)}", None, None)
                 turn: protocol.Turn = side.turn(work)
-                entry.words = side.words()
+                entry.words, entry.facts = side.words(), getattr(side, "facts", {})
             finally:
                 side.close()
         except (RuntimeError, MemoryError, BadInput, NotImplementedError) as error:
@@ -119,12 +118,11 @@ class Check:
 class Entry:
     """One side of a race and what became of it."""
 
-    kind: str
     name: str
     dtype: str
     make: Callable[[], Any]
     variant: Variant | None = None
-    side: Any = None
+    facts: dict[str, Any] = field(default_factory=dict)
     check: Check | None = None
     words: str = ""
     failed: str | None = None
@@ -193,19 +191,23 @@ def _side(entry: Entry, turns: Sequence[protocol.Turn]) -> dict[str, Any]:
             "equal_steps": entry.check.curve,
             "held_out_after": entry.check.after,
         }
-    if entry.side is not None:
-        found["facts"] = getattr(entry.side, "facts", {})
+    found["facts"] = entry.facts
     found["turns"] = [protocol.turn_dict(turn) for turn in turns]
     return found
 
 
-def _failed(entry: Entry, why: str) -> dict[str, Any]:
-    return {
-        "ratio": 0.0,
-        "loss_difference": float("inf"),
-        "losses_equal": False,
-        "claimed": False,
-        "why_not": why,
-        **_side(entry, []),
-        "changed": entry.variant.changed if entry.variant else {},
-    }
+def _verdict(
+    baseline: Entry, base_turns: Sequence[protocol.Turn], entry: Entry, turns: Sequence[protocol.Turn]
+) -> dict[str, Any]:
+    """``judge`` for two sides, or the reason why one of them cannot be judged."""
+    why = entry.failed or (f"{baseline.name} failed: {baseline.failed}" if baseline.failed else None)
+    if why is not None:
+        return {
+            "ratio": 0.0,
+            "loss_difference": float("inf"),
+            "losses_equal": False,
+            "claimed": False,
+            "why_not": why,
+        }
+    dtype = baseline.dtype if entry.dtype == baseline.dtype else "mixed"
+    return judge(base_turns, turns, compare_checks(baseline.check, entry.check), dtype)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bc250studio.bench import records
 from bc250studio.bench.report import show, train_text
 from bc250studio.bench.worker import run_in_worker
-from bc250studio.errors import BadInput, clean
+from bc250studio.errors import BadInput, clean, nearest
 from bc250studio.jobs.progress import Progress
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", default="2048", help="tokens a pass of ours; several with commas, each measured")
     parser.add_argument("--rows", type=int, default=400, help="rows to take (full rows: rows a round, default 8)")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side; the rows are divided among them")
-    parser.add_argument("--against", choices=AGAINST, default="reference")
+    parser.add_argument("--against", default="reference", help=f"{', '.join(AGAINST)}; several with commas")
     parser.add_argument("--check-steps", type=int, default=4, help="equal steps whose losses must agree")
     parser.add_argument("--plan", action="store_true", help="also vary our choices one at a time")
     parser.add_argument(
@@ -74,6 +74,9 @@ def run(options: argparse.Namespace) -> int:
     numbers(options.tokens)
     if options.rows < 1 or options.rounds < 1 or options.check_steps < 1:
         raise BadInput("--rows, --rounds and --check-steps must be at least 1.")
+    for name in options.against.split(","):
+        if name not in AGAINST:
+            raise BadInput(f"--against knows no {clean(name)!r}: {', '.join(AGAINST)}.{nearest(name, AGAINST)}")
     found = run_in_worker("train", wanted)
     path = records.write("train", f"{options.model.rsplit('/', 1)[-1]}-{options.against}", found)
     head = {key: found["results"][key] for key in ("ratio", "loss_difference", "losses_equal")}
@@ -159,23 +162,22 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     if limit_c is None and sensors.device is not None and sensors.device.is_bc250:
         limit_c = 55.0
     wanted = variants(options, dtype, device.type != "cpu")
+    recipes = [RECIPES[name] for name in options["against"].split(",")]
     bases = Bases(options["model"], device, options["seed"], progress)
     measured: list[dict[str, Any]] = []
     baselines: list[dict[str, Any]] = []
     regimes: list[dict[str, Any]] = []
     # Full rows are as long as the pass, so each pass size needs its own baseline; real rows share one.
-    groups: list[list[Variant]] = []
+    groups: dict[int, list[Variant]] = {}
     for variant in wanted:
-        if not groups or (options["random"] and groups[-1][0].tokens != variant.tokens):
-            groups.append([])
-        groups[-1].append(variant)
-    for group in groups:
+        groups.setdefault(variant.tokens if options["random"] else 0, []).append(variant)
+    for group in groups.values():
         rows = bench_rows(
             options, bases.get(dtype), max(variant.tokens for variant in group), min(v.tokens for v in group)
         )
-        race = Race(RECIPES[options["against"]], bases, rows, group, dtype, options, progress, sensors, limit_c)
-        baseline, found = race.run()
-        baselines.append(baseline)
+        race = Race(recipes, bases, rows, group, dtype, options, progress, sensors, limit_c)
+        found_baselines, found = race.run()
+        baselines += found_baselines
         measured += found
         regimes.append({"regime": rows.regime, **rows.facts()})
     first = measured[0]
@@ -190,7 +192,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "tokens": options["tokens"],
         "against": options["against"],
         "math_only": options["math_only"],
-        "baseline": RECIPES[options["against"]].words(),
+        "baseline": "; ".join(f"{recipe.name} = {recipe.words()}" for recipe in recipes),
         "adapter": "LoRA r=16, alpha 32, all linears, fp32 adapters, fused AdamW, clip 1.0",
         "rounds": options["rounds"],
         "torch": torch.__version__,
@@ -208,7 +210,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         from bc250studio.bench.recipes_unsloth import against_unsloth
 
         results["unsloth"] = against_unsloth(options, progress)
-    summary = f"{options['model']} on {regime['device']}: {first['ratio']:.2f} × {options['against']}"
+    summary = f"{options['model']} on {regime['device']}: {first['ratio']:.2f} × {recipes[0].name}"
     return {
         "regime": regime,
         "results": results,

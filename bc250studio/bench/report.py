@@ -34,6 +34,8 @@ def train_text(record: Mapping[str, Any]) -> str:
             rows.append((f"ours {side['name']}", "-", "-", "-", "-", "-", clean(side["why_not"], 60)))
             continue
         ratio = f"{side['ratio']:.2f}" if side["claimed"] else f"({side['ratio']:.2f}, not claimed)"
+        others = list(side.get("ratios", {}).items())[1:]
+        ratio += "".join(f", {value:.2f} × {name}" for name, value in others if value is not None)
         rows.append(_row(side, ratio, f"{side['loss_difference']:.1e}", "ours "))
     unsloth = results.get("unsloth")
     if unsloth:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 Message = dict[str, Any]
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+                    "chat_template.json")  # fmt: skip
 _GENERATION_TAGS = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 
 PLAIN_TEMPLATE = (
@@ -208,9 +210,20 @@ class Tokenizer:
 def load_tokenizer(source: ModelSource) -> Tokenizer:
     """The tokenizer of a model: from tokenizer.json in its folder, else from its GGUF file.
 
+    The last few are kept in memory; a changed file is read again.
+
     Raises:
         BadInput: neither is there, or it is broken; says which file.
     """
+    files = [source.folder / name for name in _TOKENIZER_FILES]
+    if source.gguf is not None:
+        files.append(source.gguf)
+    stamp = tuple((file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else None for file in files)
+    return _loaded(source, stamp)
+
+
+@lru_cache(maxsize=4)
+def _loaded(source: ModelSource, _stamp: tuple[Any, ...]) -> Tokenizer:
     if source.has_config and (source.folder / "tokenizer.json").is_file():
         return from_folder(source.folder)
     if source.gguf is not None:

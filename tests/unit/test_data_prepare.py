@@ -1,0 +1,273 @@
+"""From a file to rows: totals, cutting, splitting, caching, and what never trains."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bc250studio import paths, profiles
+from bc250studio.data import check, look, prepare
+from bc250studio.data.report import histogram, packing
+from bc250studio.data.rows import Rows
+from bc250studio.data.seen import Seen, digest64
+from bc250studio.data.split import choose
+from bc250studio.errors import BadInput
+from bc250studio.models.find import find
+from bc250studio.models.tokenizer import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def source():
+    return find("demo:smollm2-135m")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(source):
+    return load_tokenizer(source)
+
+
+def profile(path: Path, **overrides):
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    return profiles.from_text("", "test", overrides={"data.path": str(path), **given}).profile
+
+
+def jsonl(path: Path, rows: list) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def pairs(count: int) -> list[dict]:
+    return [{"prompt": f"Question {i}?", "completion": f"Answer {i}."} for i in range(count)]
+
+
+def rows_as_sets(rows: Rows) -> set[bytes]:
+    return {ids.tobytes() for ids, _ in rows}
+
+
+def test_rows_and_what_is_learnt_in_them(tmp_path, source, tokenizer):
+    found = prepare(profile(jsonl(tmp_path / "a.jsonl", pairs(20))), source)
+    assert len(found.train) == 18 and len(found.evaluation) == 2 and found.thinking is None
+    assert found.report["rows"] == {"total": 20, "used": 20, "cut": 0, "dropped": 0}
+    ids, labelled = found.train.row(0)
+    assert ids.dtype == np.int32 and labelled.dtype == np.bool_ and not labelled[0]
+    assert tokenizer.decode(ids[labelled]).startswith("Answer") and tokenizer.decode(ids[labelled]).endswith(
+        "<|im_end|>"
+    )
+    assert found.train.labelled_count == int(found.train.labelled_counts.sum())
+    assert sum(found.train.lengths) == len(found.train.ids)
+
+
+def test_evaluation_chats_stand_beside_their_rows(tmp_path, source, tokenizer):
+    found = prepare(profile(jsonl(tmp_path / "a.jsonl", pairs(40)), data__eval_fraction=0.25), source)
+    assert len(found.eval_chats) == len(found.evaluation) == 10
+    for chat, (ids, labelled) in zip(found.eval_chats, found.evaluation, strict=True):
+        prompt = tokenizer.encode_chat(tokenizer.render(chat[:-1], add_generation_prompt=True, thinking=found.thinking))
+        assert list(ids[: len(prompt)]) == prompt and labelled[len(prompt)]
+
+
+def test_every_row_has_a_verdict_and_totals_add_up(tmp_path, source):
+    rows = [
+        json.dumps({"prompt": "good", "completion": "yes"}),
+        '{"prompt": broken',
+        json.dumps({"prompt": "good", "completion": "yes"}),
+        json.dumps({"prompt": "empty", "completion": ""}),
+        json.dumps({"prompt": "list", "completion": ["x"]}),
+        json.dumps({"prompt": "I am {{name}}", "completion": "x"}),
+        json.dumps({"prompt": "long " * 30, "completion": "x"}),
+        json.dumps({"prompt": "cut", "completion": "word " * 200}),
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    checked = check(profile(tmp_path / "a.jsonl", data__max_length=64), source)
+    report = checked.report
+    assert report["rows"] == {"total": 8, "used": 1, "cut": 1, "dropped": 6}
+    assert report["reasons"] == {
+        "broken JSON": 1,
+        "duplicate": 1,
+        "empty answer": 1,
+        "not text": 1,
+        "unfilled placeholder": 1,
+        "answer cut away by length": 1,
+    }
+    where = {row["reason"]: row["where"] for row in report["dropped_rows"]}
+    assert where["broken JSON"] == "line 2" and where["answer cut away by length"] == "line 7"
+    assert report["cut_rows"][0]["where"] == "line 8"
+    assert {row.where for row in checked.preview.dropped} == {f"line {n}" for n in (2, 3, 4, 5, 6, 7)}
+
+
+@pytest.mark.parametrize("words", [1, 24, 25, 26, 120])
+def test_cutting_never_leaves_a_row_without_labels(tmp_path, source, words):
+    """Prompts of under, at and over max_length 64: cut, or dropped with the numbers."""
+    rows = [{"prompt": "a " * words, "completion": "b " * 40}, {"prompt": "short", "completion": "ok"}]
+    found = prepare(profile(jsonl(tmp_path / "a.jsonl", rows), data__max_length=64, data__eval_fraction=0.0), source)
+    assert all(labelled.any() and len(ids) <= 64 for ids, labelled in found.train)
+    dropped = prepare(profile(tmp_path / "a.jsonl", data__max_length=64, data__overlong="drop"), source).report
+    assert dropped["rows"]["cut"] == 0 and dropped["rows"]["dropped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"prompt": "p " * 200, "completion": "c"}] * 2, "0 of .* tokens have labels"),
+        ([{"prompt": "p", "completion": ""}], "nothing to learn"),
+        ([{"prompt": "p", "chosen": "c", "rejected": "r"}] * 3, "preference rows, as for DPO"),
+        ([{"prompt": "p", "completion": "c", "label": True}] * 3, "KTO rows"),
+        ([{"messages": [{"role": "user", "content": "q"}], "prompt": "p", "completion": "c"}], "--format messages"),
+        ([{"weird": 1}], "no known format"),
+    ],
+)
+def test_what_cannot_train_is_said_before_step_one(tmp_path, source, rows, words):
+    with pytest.raises(BadInput, match=words):
+        prepare(profile(jsonl(tmp_path / "a.jsonl", rows), data__max_length=64), source)
+    assert not list((paths.cache_dir() / "prepared").glob("*"))
+
+
+def test_prepared_data_is_found_again_until_something_that_matters_changes(tmp_path, source):
+    file = jsonl(tmp_path / "a.jsonl", pairs(30))
+    said: list[str] = []
+    first = prepare(profile(file), source, lambda text, *_: said.append(text))
+    again = prepare(profile(file, train__learning_rate=1e-3), source, lambda text, *_: said.append(text))
+    assert said[-1].startswith("Prepared before") and again.digest == first.digest
+    assert rows_as_sets(again.train) == rows_as_sets(first.train) and again.eval_chats == first.eval_chats
+    jsonl(tmp_path / "copy.jsonl", pairs(30))
+    assert prepare(profile(tmp_path / "copy.jsonl"), source).digest == first.digest
+    others = [
+        prepare(profile(file, data__max_length=100), source).digest,
+        prepare(profile(file, train__seed=1), source).digest,
+        prepare(profile(jsonl(tmp_path / "b.jsonl", pairs(31))), source).digest,
+    ]
+    assert len({first.digest, *others}) == 4
+
+
+def test_a_torn_cache_is_made_again(tmp_path, source):
+    file = jsonl(tmp_path / "a.jsonl", pairs(30))
+    first = prepare(profile(file), source)
+    folder = paths.cache_dir() / "prepared" / first.digest
+    torn = (folder / "train-ids.npy").read_bytes()[:200]
+    (folder / "train-ids.npy").unlink()  # `first` has the old file mapped
+    (folder / "train-ids.npy").write_bytes(torn)
+    assert rows_as_sets(prepare(profile(file), source).train) == rows_as_sets(first.train)
+    assert (folder.stat().st_mode & 0o077) == 0
+
+
+def test_the_split_is_seeded_and_keeps_equal_prompts_together(tmp_path, source):
+    rows = [{"prompt": f"Question {i // 3}?", "completion": f"Answer {i}."} for i in range(60)]
+    file = jsonl(tmp_path / "a.jsonl", rows)
+    one, two = prepare(profile(file), source), prepare(profile(file, train__seed=7), source)
+    asked = {chat[0]["content"] for chat in one.eval_chats}
+    assert len(one.evaluation) == 3 * len(asked)
+    assert asked != {chat[0]["content"] for chat in two.eval_chats}
+    assert not rows_as_sets(one.train) & rows_as_sets(one.evaluation)
+
+
+def test_a_separate_evaluation_file_and_its_leaks(tmp_path, source):
+    file = jsonl(tmp_path / "a.jsonl", pairs(30))
+    other = jsonl(tmp_path / "e.jsonl", [*pairs(3), {"prompt": "new?", "completion": "yes"}])
+    found = prepare(profile(file, data__eval_path=str(other)), source)
+    assert len(found.train) == 30 and len(found.evaluation) == 4
+    assert any(note.startswith("3 prompts of the evaluation file") for note in found.report["notes"])
+
+
+def test_a_folder_with_named_splits_is_not_mixed(tmp_path, source):
+    jsonl(tmp_path / "train.jsonl", pairs(12))
+    jsonl(tmp_path / "valid.jsonl", [{"prompt": "v?", "completion": "v"}])
+    found = prepare(profile(tmp_path), source)
+    assert len(found.train) == 12 and len(found.evaluation) == 1 and found.report["split"]["by"] == "file"
+
+
+def test_thinking_follows_the_rows(tmp_path, source):
+    """The switch of a template that has one: off for rows without thoughts, on for rows with."""
+    import shutil
+
+    from tests import tiny
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny.tokenizer_folder(), folder)
+    for file in (folder / "chat_template.jinja", *folder.glob("*.jinja")):
+        file.unlink(missing_ok=True)
+    template = Path(__file__).parents[1] / "templates" / "qwen3.jinja"
+    shutil.copy(template, folder / "chat_template.jinja")
+    config = {
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "vocab_size": 49152,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    model = find(str(folder))
+    without = prepare(profile(jsonl(tmp_path / "a.jsonl", pairs(9))), model)
+    assert without.thinking is False and any("Thinking is off" in n for n in without.report["notes"])
+    thought = [{"prompt": f"q {i}", "completion": f"<think>\nhm {i}\n</think>\n\nyes"} for i in range(9)]
+    assert prepare(profile(jsonl(tmp_path / "b.jsonl", thought)), model).thinking is True
+    assert prepare(profile(tmp_path / "a.jsonl", data__thinking=True), model).thinking is True
+
+
+def test_looking_answers_without_reading_on(tmp_path):
+    found = look(profile(jsonl(tmp_path / "a.jsonl", pairs(3))))
+    assert found.format == "prompt_completion" and found.question is None
+
+
+def test_preview_marks_what_is_learnt_and_jumps_to_the_ends(tmp_path, source):
+    rows = [{"prompt": f"q {i}", "completion": "word " * (i + 1)} for i in range(30)]
+    preview = check(profile(jsonl(tmp_path / "a.jsonl", rows)), source).preview
+    assert preview.longest[0].where == "line 30" and preview.shortest[0].where == "line 1"
+    row = preview.first[4]
+    assert "⟦word word word word word <|im_end|>⟧" in row.marked()
+    assert row.title() == f"line 5: used, {row.tokens} tokens, {row.labelled} learnt"
+    hostile = jsonl(tmp_path / "b.jsonl", [{"prompt": "q", "completion": "\x1b[31mred\x07"}])
+    assert "\x1b" not in check(profile(hostile), source).preview.first[0].marked()
+
+
+@settings(max_examples=60, deadline=None)
+@given(keys=st.lists(st.integers(1, 40), max_size=60), fraction=st.floats(0, 0.9), seed=st.integers(0, 5))
+def test_no_group_is_on_both_sides(keys, fraction, seed):
+    chosen = choose(keys, fraction, seed)
+    assert len(chosen) == len(keys)
+    inside = {k for k, c in zip(keys, chosen, strict=True) if c}
+    outside = {k for k, c in zip(keys, chosen, strict=True) if not c}
+    assert not inside & outside and (not keys or outside)
+    if fraction > 0 and len(set(keys)) > 1:
+        assert inside
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(st.text(max_size=3), max_size=400))
+def test_seen_is_a_dictionary(texts):
+    seen, known = Seen(4), {}
+    for number, text in enumerate(texts):
+        assert seen.add(digest64(text), number) == known.get(text)
+        known.setdefault(text, number)
+    assert len(seen) == len(known) and all(digest64(t) in seen for t in texts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=80), room=st.integers(8, 256))
+def test_packing_and_histogram_count_every_row(lengths, room):
+    table = histogram(np.array(lengths))
+    assert sum(bucket["count"] for bucket in table) == len(lengths)
+    for bucket in table:
+        assert bucket["count"] == sum(bucket["from"] <= n <= bucket["to"] for n in lengths)
+    found = packing(np.array(lengths), room)
+    assert sum(lengths) / max(room, max(lengths)) <= found["passes"] <= len(lengths)
+    assert 0 < found["fill_percent"] <= 100 and 0 < found["padded_fill_percent"] <= 100
+
+
+def test_rows_from_lists():
+    rows = Rows.of([([1, 2, 3], [False, True, True]), ([4], [False])])
+    assert len(rows) == 2 and list(rows.lengths) == [3, 1] and list(rows.labelled_counts) == [2, 0]
+    assert [list(ids) for ids, _ in rows] == [[1, 2, 3], [4]] and len(Rows.empty()) == 0
+
+
+def test_order_of_rows_does_not_change_the_verdicts(tmp_path, source):
+    rows = [*pairs(6), {"prompt": "x", "completion": None}, {"prompt": 5, "completion": "five"}]
+    counts = [
+        Counter(check(profile(jsonl(tmp_path / "a.jsonl", order)), source).report["rows"])
+        for order in (rows, rows[::-1])
+    ]
+    assert counts[0] == counts[1] == {"total": 8, "used": 7, "cut": 0, "dropped": 1}

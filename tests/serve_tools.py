@@ -56,6 +56,9 @@ def vulkan_or_skip(binary: Binary) -> None:
 @cache
 def case(family: str = "llama", seed: int = 0, std: float = 0.08) -> Case:
     """A tiny model of ``family`` with a random LoRA, exported, and its reference. Made once per session."""
+    import torch
+
+    torch.set_num_threads(1)  # these models are tiny; more threads only wait for each other on a busy machine
     out = Path(tempfile.mkdtemp(prefix="bc250studio-serve-"))
     folder = tiny_model(family, seed, out / "hf")
     _sharpen(folder)

@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def plan() -> Plan:
     made = case()
-    return Plan(model=made.base, adapter=made.adapter, device="cpu", context=128, warmup=False, threads=1)
+    return Plan(model=made.base, adapter=made.adapter, device="cpu", context=256, warmup=False, threads=1)
 
 
 def test_started_adopted_stopped_and_its_key_is_nobodys_business(folder: Path):
@@ -63,7 +63,7 @@ def test_started_adopted_stopped_and_its_key_is_nobodys_business(folder: Path):
     assert started.key.encode() not in (proc / "environ").read_bytes()
     assert started.key[:-6] not in started.log.read_text()
     assert int((proc / "oom_score_adj").read_text()) > 0
-    assert started.url.startswith("http://127.0.0.1:") and started.n_ctx == 128
+    assert started.url.startswith("http://127.0.0.1:") and started.n_ctx == 256
     assert "key" not in started.public()
 
     stranger = replace(started, key="guess").talk()
@@ -84,7 +84,7 @@ def test_kill_9_of_the_starter_leaves_a_server_that_is_adopted(folder: Path):
         "from bc250studio.serve import server; from bc250studio.serve.binary import find_binary\n"
         "from bc250studio.settings import Settings\n"
         "folder, model, adapter = map(Path, sys.argv[1:])\n"
-        "plan = server.Plan(model=model, adapter=adapter, device='cpu', context=128, threads=1)\n"
+        "plan = server.Plan(model=model, adapter=adapter, device='cpu', context=256, threads=1)\n"
         "server.start(folder, plan, find_binary(Settings()))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -191,7 +191,7 @@ def test_base_answers_are_those_of_a_server_without_adapter_and_a_cancelled_answ
 def test_a_chat_longer_than_the_context_is_refused_in_words(folder: Path):
     talk = server.start(folder, plan(), server_binary()).talk()
     with pytest.raises(BadInput, match=r"longer than the server's context"):
-        talk.chat([{"role": "user", "content": "word " * 200}], 1.0, max_tokens=2)
+        talk.chat([{"role": "user", "content": "word " * 400}], 1.0, max_tokens=2)
 
 
 def test_a_server_killed_during_a_chat_comes_back_on_one_key(

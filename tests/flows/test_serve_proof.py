@@ -61,7 +61,7 @@ def fewer(reference: Reference, count: int) -> Reference:
 
 
 def plan_of(made: Case, device: str) -> Plan:
-    return Plan(model=made.base, adapter=made.adapter, device=device, context=128, warmup=False, threads=1, slots=1)
+    return Plan(model=made.base, adapter=made.adapter, device=device, context=256, warmup=False, threads=1, slots=1)
 
 
 def changed(adapter: Path, out: Path, factor: float = 1.0, only: str = "") -> Path:

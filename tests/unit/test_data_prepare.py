@@ -79,7 +79,7 @@ def test_every_row_has_a_verdict_and_totals_add_up(tmp_path, source):
         json.dumps({"prompt": "empty", "completion": ""}),
         json.dumps({"prompt": "list", "completion": ["x"]}),
         json.dumps({"prompt": "I am {{name}}", "completion": "x"}),
-        json.dumps({"prompt": "long " * 30, "completion": "x"}),
+        json.dumps({"prompt": "long " * 60, "completion": "x"}),
         json.dumps({"prompt": "cut", "completion": "word " * 200}),
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
@@ -180,25 +180,16 @@ def test_a_folder_with_named_splits_is_not_mixed(tmp_path, source):
     assert len(found.train) == 12 and len(found.evaluation) == 1 and found.report["split"]["by"] == "file"
 
 
-def test_thinking_follows_the_rows(tmp_path, source):
+def test_thinking_follows_the_rows(tmp_path, tokenizer):
     """The switch of a template that has one: off for rows without thoughts, on for rows with."""
-    import shutil
-
-    from tests import tiny
-
     folder = tmp_path / "model"
-    shutil.copytree(tiny.tokenizer_folder(), folder)
-    for file in (folder / "chat_template.jinja", *folder.glob("*.jinja")):
-        file.unlink(missing_ok=True)
+    folder.mkdir()
+    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer.special))
     template = Path(__file__).parents[1] / "templates" / "qwen3.jinja"
-    shutil.copy(template, folder / "chat_template.jinja")
-    config = {
-        "model_type": "qwen3",
-        "hidden_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "vocab_size": 49152,
-    }
+    (folder / "chat_template.jinja").write_text(template.read_text())
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 49152}
+    config = {"model_type": "qwen3", **sizes}
     (folder / "config.json").write_text(json.dumps(config))
     model = find(str(folder))
     without = prepare(profile(jsonl(tmp_path / "a.jsonl", pairs(9))), model)

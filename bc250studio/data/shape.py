@@ -55,7 +55,12 @@ class Chat:
 
     def identity(self) -> str:
         """Equal for rows that would teach the same."""
-        return self.text if self.text is not None else json.dumps([self.messages, self.tools], sort_keys=True)
+        if self.text is not None:
+            return self.text
+        plain = self.tools is None and all(len(message) == 2 for message in self.messages)
+        if plain:  # most rows; much quicker than JSON
+            return "\x1e".join(f"{message['role']}\x1f{message['content']}" for message in self.messages)
+        return json.dumps([self.messages, self.tools], sort_keys=True)
 
 
 def shape(

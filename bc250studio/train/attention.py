@@ -47,6 +47,8 @@ class Slots:
     gather: Tensor
     spread: Tensor
     back: Tensor
+    rows: dict[int, math_attention.Rows] = field(default_factory=dict)
+    """The same as rows of [positions * heads, size], by number of heads, for the way ``math``."""
 
 
 @dataclass
@@ -107,14 +109,16 @@ def attention(
     if unused.get("s_aux") is not None:
         raise RuntimeError("attention sinks are not supported")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    if segments.way == "varlen" and softcap is not None:
-        raise RuntimeError("variable-length attention cannot cap scores")
+    if softcap is not None and (segments.way == "varlen" or (segments.way == "rungs" and segments.slots is not None)):
+        raise RuntimeError(f"attention by {segments.way} cannot cap scores")
     if segments.way == "varlen":
         output = _by_borders(segments, query, key, value, scale, sliding_window)
     elif segments.slots is None:
         output = _by_rows(segments, query, key, value, scale, sliding_window, softcap)
+    elif segments.way == "rungs":
+        output = _by_rungs(segments, query, key, value, scale, sliding_window)
     else:
-        output = _by_rungs(segments, query, key, value, scale, sliding_window, softcap)
+        output = _by_products(segments, query, key, value, scale, sliding_window, softcap)
     return output, None
 
 
@@ -245,7 +249,6 @@ def _by_rungs(
     value: Tensor,
     scale: float,
     window: int | None,
-    softcap: float | None,
 ) -> Tensor:
     slots = segments.slots
     assert slots is not None
@@ -261,12 +264,7 @@ def _by_rungs(
         # [1, heads, count * rung, size] -> [count, heads, rung, size]
         a, b, c = (x[0, :, part].unflatten(1, (count, rung)).transpose(0, 1) for x in (q, k, v))
         limited = window if window is not None and rung > window else None
-        if segments.way in ("math", "math32") or softcap is not None:
-            mask = causal_mask(segments, rung, rung, limited, q.device)
-            if segments.way == "math32":
-                a, b, c = a.float(), b.float(), c.float()
-            y = math_attention.attend(a, b, c, scale, mask, softcap).to(q.dtype)
-        elif limited is not None:
+        if limited is not None:
             mask = causal_mask(segments, rung, rung, limited, q.device)
             y = F.scaled_dot_product_attention(a, b, c, attn_mask=mask, scale=scale, enable_gqa=True)
         else:
@@ -274,6 +272,30 @@ def _by_rungs(
         outputs.append(y.transpose(0, 1).flatten(1, 2))
     gathered = torch.cat(outputs, 1)[None]
     return _Rearrange.apply(gathered, slots.back, slots.spread, None).transpose(1, 2)
+
+
+# -- two products a rung ---------------------------------------------------------------------------------------
+
+
+def _by_products(
+    segments: Segments,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    slots = segments.slots
+    assert slots is not None
+
+    def mask(rung: int) -> Tensor:
+        limited = window if window is not None and rung > window else None
+        return causal_mask(segments, rung, rung, limited, query.device)
+
+    wide = segments.way == "math32"
+    spec = math_attention.Spec(slots.groups, slots.rows, segments.prefix, scale, softcap, wide, mask)
+    return math_attention.packed(query, key, value, spec)
 
 
 # -- one call a layer ------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ def write(
         state = {"step": trainer.done, "numbers": trainer.optimiser.numbers(), "belongs_to": belongs_to, **extra}
         (temporary / STATE).write_text(json.dumps(state, indent=1))
         for file in temporary.iterdir():
+            file.chmod(0o600)
             _sync(file)
         paths.sync_dir(temporary)
         if final.exists():
@@ -110,8 +111,6 @@ def save_model(trainer: Trainer, folder: Path, base_name: str) -> None:
         trainer.model.save_pretrained(str(folder), safe_serialization=True)
     else:
         adapters.save(trainer.model, folder, base_name)
-    for file in folder.iterdir():
-        file.chmod(0o600)
 
 
 def _sync(file: Path) -> None:

@@ -37,6 +37,9 @@ from bc250studio.train.optimiser import Optimiser
 from bc250studio.train.parameters import FlatParameters
 from bc250studio.train.passes import forward_loss
 
+SLOTTED = ("rungs", "math", "math32")
+"""Ways of attention that gather rows into slots."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -102,7 +105,7 @@ class Trainer:
         recompute.apply(self.parts.layers, self.recompute, dropout=adapter.dropout > 0)
         self.tokens = min(train.tokens_per_pass, train.tokens_per_step)
         self.way, self.sizes = self._choose_sizes(rows, sizes, adapter)
-        self.feed = Feed(rows, self.sizes, self.way, train.loss_chunk)
+        self.feed = Feed(rows, self.sizes, self.way, train.loss_chunk, self.parts.heads)
         self.plan = layouts.steps(
             self.feed.lengths,
             self.sizes,
@@ -189,8 +192,9 @@ class Trainer:
         """(mean loss over labelled tokens, how many) of other rows, in the same passes, without gradients."""
         prefix = shared_prefix(rows) if self.sizes.prefix else 0
         lengths = np.diff(np.asarray(rows.offsets, dtype=np.int64))
-        sizes = layouts.choose(lengths, max(self.tokens, int(lengths.max())), self.sizes.kind, prefix)
-        feed = Feed(rows, sizes, self.way, self.train.loss_chunk)
+        tokens = max(self.tokens, int(lengths.max(initial=0)))
+        sizes = layouts.choose(lengths, tokens, self.sizes.kind, prefix, slots=self.way in SLOTTED)
+        feed = Feed(rows, sizes, self.way, self.train.loss_chunk, self.parts.heads)
         self.model.eval()
         total, labelled = 0.0, 0
         for planned in layouts.pack(np.arange(len(lengths)), feed.lengths, sizes):
@@ -216,7 +220,7 @@ class Trainer:
             return "own", layouts.choose(lengths, self.tokens, "padded")
         # Dropout would draw one mask for all copies of a shared beginning.
         prefix = shared_prefix(rows) if adapter.dropout == 0 else 0
-        sizes = layouts.choose(lengths, self.tokens, kind, prefix, self.train.seed)
+        sizes = layouts.choose(lengths, self.tokens, kind, prefix, self.train.seed, slots=way in SLOTTED)
         self.parts.attend_with(attention.register())
         self.note(
             f"Rows are packed into passes of {self.tokens:,} positions ({kind} sizes, attention: {way})"

@@ -32,6 +32,13 @@ class Parts:
         self.own_attention = self.model.config._attn_implementation or "eager"
 
     @property
+    def heads(self) -> frozenset[int]:
+        """Numbers of query and of key heads."""
+        config = self.model.config.get_text_config()
+        found = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+        return frozenset(n for n in found if isinstance(n, int))
+
+    @property
     def layers(self) -> list[Any]:
         """Decoder layers, in order; empty when the body keeps them elsewhere."""
         return list(getattr(self.body, "layers", []))
@@ -66,8 +73,10 @@ def why_not_packed(parts: Parts, rows: Any, way: str, sizes: layouts.Sizes) -> s
         parts.attend_with(parts.own_attention)
         alone = sum(own_losses(parts, pieces))
         parts.attend_with(attention.register())
-        trial = layouts.choose(sample.lengths, max(sizes.tokens, int(sample.lengths.sum()) + 1), sizes.kind)
-        feed = Feed(sample, trial, way, 64)
+        tokens = max(sizes.tokens, int(sample.lengths.sum()) + 1)
+        slots = way in ("rungs", "math", "math32")
+        trial = layouts.choose(sample.lengths, tokens, sizes.kind, slots=slots)
+        feed = Feed(sample, trial, way, 64, parts.heads)
         batches = [
             feed.batch(p).to(parts.head.weight.device) for p in layouts.pack(np.arange(2), sample.lengths, trial)
         ]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bc250studio.train import layouts, loss
+from bc250studio.train import layouts, loss, math_attention
 from bc250studio.train.attention import Segments, Slots
 
 
@@ -49,26 +49,31 @@ class Batch:
         if s is not None:
             s.queries, s.keys, s.key_index = move(s.queries), move(s.keys), move(s.key_index)
             if s.slots is not None:
-                s.slots = Slots(s.slots.groups, *(move(t) for t in (s.slots.gather, s.slots.spread, s.slots.back)))  # type: ignore[arg-type]
+                indices: list[Any] = [s.slots, *s.slots.rows.values()]
+                for index in indices:
+                    index.gather, index.spread, index.back = (
+                        t.pin_memory().to(device, non_blocking=True) for t in (index.gather, index.spread, index.back)
+                    )
         return self
 
 
 class Feed:
     """Builds batches out of ``Rows`` for one set of ``Sizes``.
 
-    ``way``: which attention (see attention.py). ``chunk``: loss chunk, in labelled positions.
+    ``way``: which attention (see attention.py). ``chunk``: loss chunk, in labelled positions. ``heads``: the numbers of
+    query and of key heads, which the way ``math`` needs.
     """
 
-    def __init__(self, rows: Any, sizes: layouts.Sizes, way: str, chunk: int) -> None:
-        self.sizes, self.way, self.chunk = sizes, way, chunk
+    def __init__(
+        self, rows: Any, sizes: layouts.Sizes, way: str, chunk: int, heads: frozenset[int] = frozenset()
+    ) -> None:
+        self.sizes, self.way, self.chunk, self.heads = sizes, way, chunk, heads
         self.ids = np.asarray(rows.ids)
         self.labels = np.asarray(rows.labelled)
         self.offsets = np.asarray(rows.offsets, dtype=np.int64)
         self.lengths = np.diff(self.offsets)
-        # varlen: borders for as many rows as the shortest ones allow would cost little, but the count must stand
-        # still for a device graph; unused borders repeat the end.
-        shortest = max(int(self.lengths.min()) - sizes.prefix, 1) if len(self.lengths) else 1
-        self.most_rows = sizes.tokens // shortest + 2 + sizes.tokens // max(sizes.longest, 1)
+        # varlen: the number of borders stands still for a device graph; unused ones repeat the end.
+        self.most_rows = sizes.most_rows + 2 + sizes.tokens // max(sizes.longest, 1)
 
     def labelled_of(self, rows: Sequence[int]) -> int:
         """Labelled tokens of these rows (a row's first token never counts: nothing predicts it)."""
@@ -149,7 +154,10 @@ class Feed:
         if used < tokens:
             # Padding at the end of a slot: behind every real query, so its gradients are exactly zero.
             back[used:] = int(np.flatnonzero(~taken)[-1])
-        return Slots(layout.groups, *(torch.from_numpy(x) for x in (gather, spread, back)))
+        slots = Slots(layout.groups, *(torch.from_numpy(x) for x in (gather, spread, back)))
+        if self.way in ("math", "math32"):
+            slots.rows = {heads: _rows(layout, gather, spread, back, heads) for heads in self.heads}
+        return slots
 
     def _borders(self, segments: Segments, own: tuple[int, ...], prefix: int, width: int, fixed: bool) -> None:
         """Row borders for one varlen call; queries of a row are its own positions, keys the prefix as well."""
@@ -227,6 +235,30 @@ class Feed:
             real,
             labelled,
         )
+
+
+def _rows(
+    layout: layouts.Layout, gather: np.ndarray, spread: np.ndarray, back: np.ndarray, heads: int
+) -> math_attention.Rows:
+    """Slot elements and positions as rows of [positions * heads, size]; a slot's heads lie one after the other."""
+    head = np.arange(heads)
+    wide: list[list[np.ndarray]] = [[], []]
+    # number of the row that holds head 0 of a slot element, and how far apart its heads are
+    first = np.empty(len(gather), dtype=np.int64)
+    step = np.empty(len(gather), dtype=np.int64)
+    start = 0
+    for count, rung in layout.groups:
+        stop = start + count * rung
+        for parts, index in zip(wide, (gather, spread), strict=True):
+            slots = index[start:stop].reshape(count, 1, rung)
+            parts.append((slots * heads + head[None, :, None]).reshape(-1))
+        element = np.arange(count * rung)
+        first[start:stop] = start * heads + element // rung * rung * heads + element % rung
+        step[start:stop] = rung
+        start = stop
+    home = first[back][:, None] + step[back][:, None] * head
+    arrays = (np.concatenate(wide[0]), np.concatenate(wide[1]), home.reshape(-1))
+    return math_attention.Rows(*(torch.from_numpy(x.astype(np.int32)) for x in arrays))
 
 
 def shared_prefix(rows: Any) -> int:

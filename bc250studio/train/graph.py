@@ -155,8 +155,12 @@ def _tensors(batch: Batch) -> list[Tensor | None]:
         batch.ids,
         batch.positions,
         *((s.queries, s.keys, s.key_index) if s is not None else ()),
-        *((slots.gather, slots.spread, slots.back) if slots is not None else ()),
+        *(t for index in _indices(slots) for t in (index.gather, index.spread, index.back)),
     ]
+
+
+def _indices(slots: Any) -> list[Any]:
+    return [] if slots is None else [slots, *slots.rows.values()]
 
 
 def _copied(batch: Batch) -> Batch:
@@ -173,9 +177,9 @@ def _copied(batch: Batch) -> Batch:
         )
         if s.slots is not None:
             s.slots = copy(s.slots)
-            s.slots.gather, s.slots.spread, s.slots.back = (
-                t.clone() for t in (s.slots.gather, s.slots.spread, s.slots.back)
-            )
+            s.slots.rows = {heads: copy(rows) for heads, rows in s.slots.rows.items()}
+            for index in _indices(s.slots):
+                index.gather, index.spread, index.back = (t.clone() for t in (index.gather, index.spread, index.back))
         own.segments = s
     return own
 

@@ -24,6 +24,8 @@ MOST_RUNGS = 16
 MOST_LAYOUTS = 8
 WINDOW = 256
 """Rows looked at when a pass is filled; they are shuffled before, so order stays random at this scale."""
+GROUP_COST = 1 << 18
+"""What one more batched call is worth in scores of a head: its launches against larger slots (H200, gfx1013 alike)."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Sizes:
     prefix: int = 0
     layouts: tuple[Layout, ...] = ()
     longest: int = 0
+    most_rows: int = 0
+    """Without layouts: rows a pass holds at most, so that the number of borders stands still; 0 has no limit."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,13 @@ def ladder(tokens: int) -> tuple[int, ...]:
     return (*[*low, *high][: MOST_RUNGS - 1], tokens)
 
 
-def choose(lengths: np.ndarray, tokens: int, kind: str, prefix: int = 0, seed: int = 0) -> Sizes:
+def choose(lengths: np.ndarray, tokens: int, kind: str, prefix: int = 0, seed: int = 0, slots: bool = True) -> Sizes:
     """Sizes for rows of ``lengths`` tokens each, shared prefix included.
 
     Layouts for ``fixed`` come from the histogram of lengths: rungs that a usual pass needs are in every layout,
-    each taller one has a layout of its own. How often a rung must be needed to count as usual is found by
-    packing a sample with each choice: the least attention area among those within 2 % of the best fill.
+    each taller one has a layout of its own. How many rungs there are, and how often one must be needed to count as
+    usual, is found by packing a sample with each choice: the cheapest attention among those within 2 % of the best
+    fill. ``slots`` False: attention needs no slots (varlen), only a largest number of rows.
 
     Raises:
         BadInput: a row is longer than a pass.
@@ -103,22 +108,31 @@ def choose(lengths: np.ndarray, tokens: int, kind: str, prefix: int = 0, seed: i
         )
     if kind != "fixed":
         return Sizes(kind, tokens, prefix, (), longest)
-    sample = lengths[np.random.default_rng([seed, 1]).permutation(len(lengths))[:4096]]
+    sample = lengths[np.random.default_rng([seed, 1]).permutation(len(lengths))[:2048]]
+    if not slots:
+        passes = pack(np.arange(len(sample)), sample, Sizes(kind, tokens, prefix, (), longest))
+        most = max(len(p.rows) for p in passes)
+        return Sizes(kind, tokens, prefix, (), longest, most + most // 4)
     tried: list[tuple[float, float, Sizes]] = []
-    for usual in (0.05, 0.15, 0.3, 0.6, 1.0):
-        sizes = Sizes("fixed", tokens, prefix, _layouts(sample, lengths, tokens, prefix, usual), longest)
-        if any(sizes.layouts == other.layouts for _, _, other in tried):
-            continue
-        passes = pack(np.arange(len(sample)), sample, sizes)
-        whole = passes[:-1] or passes  # the last pass of an epoch is seldom full
-        area = sum(sizes.layouts[p.layout].area for p in whole) / max(sum(len(p.rows) for p in whole), 1)
-        tried.append((fill(whole, sample, sizes), area, sizes))
+    for thinned in (1, 2, 3, 4):
+        for usual in (0.05, 0.15, 0.3, 0.6, 1.0):
+            rungs = ladder(tokens)[::-1][::thinned][::-1]  # the tallest, which holds any row, always stays
+            sizes = Sizes(kind, tokens, prefix, _layouts(sample, lengths, rungs, prefix, usual), longest)
+            if any(sizes.layouts == other.layouts for _, _, other in tried):
+                continue
+            passes = pack(np.arange(len(sample)), sample, sizes)
+            whole = passes[:-1] or passes  # the last pass of an epoch is seldom full
+            used = [sizes.layouts[p.layout] for p in whole]
+            cost = sum(layout.area + GROUP_COST * len(layout.groups) for layout in used)
+            tried.append((fill(whole, sample, sizes), cost / max(sum(len(p.rows) for p in whole), 1), sizes))
     best = max(filled for filled, _, _ in tried)
     return min((t for t in tried if t[0] >= best - 0.02), key=lambda t: t[1])[2]
 
 
-def _layouts(sample: np.ndarray, lengths: np.ndarray, tokens: int, prefix: int, usual: float) -> tuple[Layout, ...]:
-    rungs = ladder(tokens)
+def _layouts(
+    sample: np.ndarray, lengths: np.ndarray, rungs: tuple[int, ...], prefix: int, usual: float
+) -> tuple[Layout, ...]:
+    tokens = rungs[-1]
     full = int(lengths.max()) == tokens
     if full and int(lengths.min()) == tokens:
         return (Layout(((1, tokens),)),)
@@ -174,7 +188,7 @@ def pack(order: np.ndarray, lengths: np.ndarray, sizes: Sizes) -> list[Pass]:
 
 def _candidates(waiting: Sequence[int], own: Sequence[int], sizes: Sizes) -> Iterator[int]:
     """Layouts worth trying: those that admit the oldest row; of the taller ones only what some row needs."""
-    if sizes.kind == "free":
+    if not sizes.layouts:
         yield -1
         return
     needed: set[int] = set()
@@ -226,7 +240,7 @@ def _fill(waiting: Sequence[int], own: Sequence[int], sizes: Sizes, layout: int)
             free[place] -= 1
         room -= need
         taken.append(row)
-        if room < 4:
+        if room < 4 or len(taken) == sizes.most_rows:
             break
     return whole - room, Pass(tuple(taken), layout)
 

@@ -34,10 +34,12 @@ def test_each_way_is_one_masked_softmax_a_row(
     kind_way: tuple[str, str], prefix: int, window: int | None, softcap: float | None
 ) -> None:
     kind, way = kind_way
+    if way == "rungs" and softcap is not None:
+        pytest.skip("fused kernels cap nothing; the engine takes math for such models")
     rows = rows_of([30, 17, 64, 12], prefix)
     lengths = rows.lengths
     sizes = layouts.choose(lengths, 160, kind, prefix)
-    feed = Feed(rows, sizes, way, 16)
+    feed = Feed(rows, sizes, way, 16, frozenset({4, 2}))
     (planned,) = layouts.pack(np.arange(4), lengths, sizes)
     batch = feed.batch(planned)
     positions = batch.ids.shape[1]

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The CUDA tables of docs/performance.md in one go: random weights at MiniCPM5-2B's shape, one GPU.
-#   scripts/device_bench.sh OUT [SECTION...]     sections: full real math step plan (default: all)
+#   scripts/device_bench.sh OUT [SECTION...]     sections: full real math step plan unsloth (default: all but unsloth)
 # LENGTHS names the file with the row lengths; every section writes OUT/SECTION.json and its log to stderr.
 set -u
 OUT=$1
@@ -24,6 +24,7 @@ for name in ${*:-full real math step plan}; do
     math) section math 150 train $MODEL --lengths "$LENGTHS" --tokens 2048 --graph auto,off --rows 240 --against post --math-only ;;
     step) section step 90 step $MODEL --lengths "$LENGTHS" --tokens 2048 --recipes ours,post ;;
     plan) section plan 240 train $MODEL --lengths "$LENGTHS" --tokens 2048 --rows 200 --rounds 1 --against post --plan ;;
+    unsloth) section unsloth 260 train $MODEL --lengths "$LENGTHS" --tokens 2048,8192 --rows 240 --rounds 1 --dtype bf16 --against post --unsloth "${UNSLOTH:-$PYTHON}" ;;
     smoke) section smoke 120 train $MODEL --lengths "$LENGTHS" --tokens 2048 --rows 64 --rounds 1 --against post ;;
     *) echo "unknown section $name" >&2 ;;
   esac

@@ -182,9 +182,10 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         regimes.append({"regime": rows.regime, **rows.facts()})
     first = measured[0]
     base = bases.get(dtype)
+    parameters = base.parameters
     regime = {
         "model": options["model"],
-        "parameters": base.parameters,
+        "parameters": parameters,
         "device": device_name(device),
         "dtype": dtype,
         "rows": [entry.pop("regime") for entry in regimes],
@@ -207,9 +208,12 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "variants": measured,
     }
     if options["unsloth"]:
-        from bc250studio.bench.recipes_unsloth import against_unsloth
+        from bc250studio.bench import recipes_unsloth
 
-        results["unsloth"] = against_unsloth(options, progress)
+        sizes = numbers(str(options["tokens"]))
+        results["unsloth"] = recipes_unsloth.measure(
+            options["unsloth"], base, rows, sizes, measured, options["seed"], progress
+        )
     summary = f"{options['model']} on {regime['device']}: {first['ratio']:.2f} × {recipes[0].name}"
     return {
         "regime": regime,

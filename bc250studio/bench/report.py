@@ -38,8 +38,7 @@ def train_text(record: Mapping[str, Any]) -> str:
         ratio += "".join(f", {value:.2f} × {name}" for name, value in others if value is not None)
         rows.append(_row(side, ratio, f"{side['loss_difference']:.1e}", "ours "))
     unsloth = results.get("unsloth")
-    if unsloth:
-        rows += [tuple(map(str, row)) for row in unsloth.get("table", [])]
+    rows += [_unsloth_row(case) for case in (unsloth or {}).get("cases", [])]
     lines = [
         f"{regime['model']} ({regime['parameters'] / 1e6:,.0f} M), {regime['dtype']}, {regime['device']}",
         f"rows: {'; '.join(regime['rows'])}; {regime['rounds']} rounds; torch {regime['torch']}",
@@ -48,9 +47,26 @@ def train_text(record: Mapping[str, Any]) -> str:
         aligned(head, rows),
     ]
     lines += [f"{side['name']}: {side['why_not']}" for side in results["variants"] if side.get("why_not")]
-    if unsloth and unsloth.get("skipped"):
-        lines.append(str(unsloth["skipped"]))
+    if unsloth:
+        lines.append(str(unsloth.get("skipped") or _unsloth_words(unsloth)))
     return "\n".join(lines)
+
+
+def _unsloth_row(case: Mapping[str, Any]) -> tuple[str, ...]:
+    how = "packed" if case["packing"] else f"{case['batch']} rows"
+    name = f"Unsloth {case['tokens']} {how}"
+    if case.get("failed"):
+        return (name, "-", "-", "-", "-", "-", clean(case["failed"], 60))
+    return (name, f"{case['real_tokens_per_s']:,.1f}", "-", "-", f"{case['reserved_gib']:.2f}", "-", "-")
+
+
+def _unsloth_words(found: Mapping[str, Any]) -> str:
+    attention = "flash-attn" if found["flash_attention"] else "no flash-attn"
+    ratios = ", ".join(
+        f"ours {name}: {entry['ratio']:.2f} x (held-out loss differs by {entry['loss_difference']:.1e})"
+        for name, entry in found["ratios"].items()
+    )
+    return f"Unsloth {found['version']} ({attention}), its better case a pass size: {ratios or 'no ratio'}"
 
 
 def _row(side: Mapping[str, Any], ratio: str, difference: str, prefix: str = "") -> tuple[str, ...]:

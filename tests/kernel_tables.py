@@ -1,5 +1,4 @@
 """Writes small rocBLAS kernel libraries in the documented msgpack form (Tensile 4.44, lazy tables), for tests."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 

@@ -298,8 +298,7 @@ def text(record: Mapping[str, Any]) -> str:
         rows.append(tuple(row))
     lines = [
         f"{regime['device']}, torch {regime['torch']}, kernels: {regime['library']}, roofline {regime['roofline']}",
-        f"{regime['rounds']} processes a side in alternating order, windows of {regime['window_ms']:.0f} ms; "
-        f"{results['timers']}",
+        f"{regime['rounds']} processes a side in turns, windows of {regime['window_ms']:.0f} ms; {results['timers']}",
         "",
         aligned(tuple(head), rows),
     ]
@@ -312,3 +311,58 @@ def text(record: Mapping[str, Any]) -> str:
         measured = clock.get("clock_mhz")
         lines.append(f"shader clock: {measured:.0f} MHz" if measured else f"shader clock: {clock['why']}")
     return "\n".join(lines)
+
+
+LEAST_GAIN = 1.02
+"""A class of shapes that gains less than 2 % stays on rocBLAS's own kernels."""
+
+
+def install_decision(items: list[Any], library: Any, progress: Progress) -> dict[str, Any]:
+    """Which classes of a freshly built library stay on stock, and which serve only exactly tuned sizes.
+
+    ``items`` are its logic files. Tuned sizes are raced against stock, and for nearest-size (Euclidean) classes so are
+    sizes off the list, which such a table takes too: where those lose, the class is switched to Equality.
+    """
+    from bc250studio.kernels.chip import bc250
+
+    tuned = [product for item in items for product in item.products]
+    nearest = {(i.dtype, i.layout) for i in items if i.distance != "Equality"}
+    beside = off_list([p for p in tuned if (p.dtype, p.layout) in nearest])
+    progress("racing tuned sizes against stock", None, None)
+    first = race(tuned, library, {"rounds": 3}, bc250())["results"]["classes"]
+    progress("racing sizes off the list against stock", None, None)
+    second = race(beside, library, {"rounds": 3}, bc250())["results"]["classes"] if beside else {}
+    return decide(first, second)
+
+
+def off_list(products: list[Product]) -> list[Product]:
+    """For each class up to six sizes near tuned ones and not among them: a third fewer columns, and odd sides."""
+    known = {p.key for p in products}
+    found: dict[tuple[str, str], list[Product]] = {}
+    for p in sorted(products, key=lambda p: -p.flops):
+        for m, n in ((p.m, max(p.n * 2 // 3, 1)), (max(p.m * 3 // 4, 1), p.n), (p.m, p.n + 1)):
+            near = Product(m, n, p.batch, p.k, p.dtype, p.layout, "off the list")
+            group = found.setdefault((p.dtype, p.layout), [])
+            if near.key not in known and len(group) < 6 and near not in group:
+                group.append(near)
+    return [product for group in found.values() for product in group]
+
+
+def decide(on_list: Mapping[str, Mapping[str, float]], off: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """The decision from the gains of classes (``fp16 TN`` -> stock over tuned seconds) on and off the list."""
+    leave_out, equality, said = [], [], []
+    for name, entry in on_list.items():
+        dtype, layout = name.split()
+        gain, beside = entry["gain"], off.get(name, {}).get("gain")
+        words = f"{name}: tuned sizes {gain:.2f} times as fast as stock"
+        if gain < LEAST_GAIN:
+            leave_out.append((dtype, layout))
+            words += ", too little: this class stays on stock"
+        elif beside is not None:
+            words += f", sizes off the list {beside:.2f}"
+            if beside < 1:
+                equality.append((dtype, layout))
+                words += ": only exactly tuned sizes are served"
+        said.append(words + ".")
+    keeps = len(leave_out) < len(on_list)
+    return {"leave_out": leave_out, "equality": equality, "keeps": keeps, "said": said}

@@ -15,7 +15,11 @@ def add(verbs: Any) -> None:
     shapes = verbs.add_parser("shapes", help="the matrix products one training step makes")
     add_source(shapes)
     shapes.add_argument(
-        "--log", metavar="FILE", help="read a rocBLAS bench or profile log, or TunableOp's untuned file"
+        "--log",
+        nargs="?",
+        const="run",
+        metavar="FILE",
+        help="run two steps of the profile with rocBLAS's log on; with FILE read a log, or TunableOp's untuned file",
     )
     shapes.add_argument("--no-count", action="store_true", help="do not run torch's FLOP counter beside it")
     shapes.add_argument("--out", metavar="FILE", help="also write the list to this JSON file")

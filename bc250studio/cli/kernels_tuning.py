@@ -58,7 +58,9 @@ def run_plan(options: argparse.Namespace) -> int:
     if place:
         schedule = tensile.insist(tensile.inspect(Path(place).expanduser())).schedule
     else:
-        narrate(f"No Tensile is set, so the schedule is called {schedule}; a patched Tensile may have another name for it.")
+        narrate(
+            f"No Tensile is set, so the schedule is called {schedule}; a patched Tensile may have another name for it."
+        )
     if options.out:
         files = plan.write(made, Path(options.out), schedule, not options.host_timing)
         record["files"] = [str(file) for file in files]
@@ -168,8 +170,14 @@ def run_install(options: argparse.Namespace) -> int:
             import shutil
 
             shutil.rmtree(place)
+            if not decision["keeps"]:
+                bar.close()
+                said.append("No class of shapes gains anything, so rocBLAS's own kernels stay in use.")
+                emit({"name": None, "said": said}, options.json, "\n".join(said))
+                return 0
             place, more = build.build(
-                folder, name=options.name, stock=stock, leave_out=decision["leave_out"], equality=decision["equality"], progress=bar,
+                folder, name=options.name, stock=stock, leave_out=decision["leave_out"],
+                equality=decision["equality"], progress=bar,
             )  # fmt: skip
             said += more
     record = adopt.finish(store.library(place.name), said, True, bar, adopt.probe(place / "library", runner()))

@@ -35,10 +35,15 @@ def gather(options: argparse.Namespace, count: bool = False) -> Any:
 
     log = getattr(options, "log", None)
     given = [name for name in ("profile", "shapes", "model") if getattr(options, name)]
-    if log and not given:
+    if log:
+        from bc250studio import profiles
         from bc250studio.kernels import logs
 
-        return logs.read(Path(log))
+        if log != "run":
+            return logs.read(Path(log))
+        if given != ["profile"]:
+            raise BadInput("--log runs two steps of a profile, so give one; with a FILE it reads that log.")
+        return logs.of_run(profiles.load(options.profile))
     if len(given) != 1:
         raise BadInput("Give one of: a profile, --model NAME, --shapes FILE, or --log FILE.")
     if options.shapes:

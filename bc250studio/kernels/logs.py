@@ -6,11 +6,25 @@ Lines are read as option pairs, never by position; lines about other functions a
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from bc250studio.errors import BadInput, clean
-from bc250studio.kernels.products import LARGEST, Product, ShapeList, merged
+from bc250studio import profiles, settings
+from bc250studio.board import presets
+from bc250studio.errors import BadInput, JobFailed, clean
+from bc250studio.jobs.spawn import child_environment
+from bc250studio.kernels.products import LARGEST, Product, ShapeList, from_dict, merged
+from bc250studio.profiles import Resolved
+
+RUN_TIMEOUT_S = 1800
+MARK = "bc250studio-step"
+"""What walk.py prints on stderr around the second step."""
 
 _TYPES = {
     "f32_r": "fp32", "s": "fp32", "f16_r": "fp16", "h": "fp16", "bf16_r": "bf16",
@@ -62,6 +76,59 @@ def parse(text: str, where: str) -> ShapeList:
     return ShapeList(
         model=Path(where).name, tokens=[], rank=0, products=merged(found), facts={"source": "log"}, notes=notes
     )
+
+
+def of_run(resolved: Resolved) -> ShapeList:
+    """Run two steps of a profile with rocBLAS's bench log on and read the second.
+
+    The log's path stays unset and stderr is caught: every rocBLAS handle opens the file anew and empties it, and
+    PyTorch makes a second handle for the autograd thread. On a device without rocBLAS the products are those torch
+    dispatched in that step, and a note says so.
+
+    Raises:
+        JobFailed: the two steps could not be run; names the reason.
+    """
+    python = settings.load().runtime.python or sys.executable
+    variables = {v.name: v.value for v in presets.detect().preset.environment}
+    variables |= {"ROCBLAS_LAYER": "2", "TORCH_BLAS_PREFER_HIPBLASLT": "0", "DISABLE_ADDMM_HIP_LT": "1"}
+    environment = child_environment(variables)
+    for name in ("ROCBLAS_LOG_PATH", "ROCBLAS_LOG_BENCH_PATH", "ROCBLAS_LOG_TRACE_PATH", "ROCBLAS_LOG_PROFILE_PATH"):
+        environment.pop(name, None)
+    try:
+        done = subprocess.run(
+            [python, "-m", "bc250studio.kernels.walk"],
+            input=json.dumps({"profile": profiles.dump(resolved)}),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=RUN_TIMEOUT_S,
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JobFailed(f"Two steps could not be run with {python}: {clean(error, 200)}.") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise JobFailed(f"Two steps could not be run with {python}: {clean(last, 300)}.")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    return second_step(answer, done.stderr, resolved.name)
+
+
+def second_step(answer: Mapping[str, Any], stderr: str, name: str) -> ShapeList:
+    """The products of the second step: rocBLAS's lines between the two marks, else what torch dispatched."""
+    recorded = [replace(p, role="dispatched") for p in from_dict({"shapes": answer["recorded"]}, "the run").products]
+    found = ShapeList(name, [], 0, merged(recorded), facts={"source": "dispatch", "device": answer["device"]})
+    if not answer["rocblas"]:
+        found.notes.append(f"{clean(answer['device'], 40)} has no rocBLAS; these are the products torch dispatched")
+        return found
+    parts = stderr.split(MARK + "\n")
+    logged = parse(parts[1] if len(parts) == 3 else stderr, name)
+    logged.facts = {"source": "rocBLAS", "device": answer["device"]}
+    if len(parts) != 3:
+        logged.notes.append("the two steps could not be told apart, so counts are of both")
+    missing = {p.key for p in found.products} - {p.key for p in logged.products}
+    if missing:
+        logged.notes.append(f"{len(missing)} products that torch dispatched are not in rocBLAS's log")
+    return logged
 
 
 def _line(line: str) -> tuple[Product | None, str]:

@@ -26,6 +26,7 @@ def prove(
     *,
     device: str = "auto",
     library: store.Stored | None = None,
+    environment: Mapping[str, str] | None = None,
     products: Sequence[Product] = (),
     dtypes: Sequence[str] | None = None,
     quick: bool = False,
@@ -35,7 +36,8 @@ def prove(
 
     Every number type and layout over awkward shapes, the ``products`` given and every size the library was tuned
     for, each twice against float64; gradients, norms, fifty steps; for a tuned library also a fixed-seed run
-    against stock. The verdict is kept for :func:`switch.decide` when a library was named.
+    against stock. ``environment`` is added to the child's (TunableOp's switches). The verdict is kept for
+    :func:`switch.decide` when a library was named.
 
     Returns the record: ``verdict`` ``passed`` or ``failed``, ``faults`` as sentences, and all figures.
 
@@ -53,7 +55,7 @@ def prove(
         "quick": quick,
         "shapes": [_as_shape(p) for p in _unique(sizes)],
     }
-    record = _child(request, library, progress)
+    record = run_child(request, library, progress, environment)
     record["library"] = library.name if library else "stock"
     failures = record["products"]["failures"]
     record["faults"] = [f"{f['name']}: {f['fault']} (attempt {f['attempt']})" for f in failures]
@@ -89,8 +91,8 @@ def insist(record: Mapping[str, Any]) -> None:
 
 def _compare_losses(record: dict[str, Any], device: str, library: store.Stored, progress: Progress) -> None:
     progress("fixed-seed runs, stock and tuned", None, None)
-    stock = _child({"device": device, "loss_run": True}, None, progress)["losses"]
-    tuned = _child({"device": device, "loss_run": True}, library, progress)["losses"]
+    stock = run_child({"device": device, "loss_run": True}, None, progress)["losses"]
+    tuned = run_child({"device": device, "loss_run": True}, library, progress)["losses"]
     runs = {}
     for dtype in stock:
         difference = max(abs(a - b) / max(abs(a), 1e-9) for a, b in zip(stock[dtype], tuned[dtype], strict=True))
@@ -109,7 +111,7 @@ def _blame(failures: Sequence[Mapping[str, Any]], device: str, progress: Progres
     progress("repeating what failed with rocBLAS's own kernels", None, None)
     fields = ("dtype", "layout", "m", "n", "k", "batch", "what", "alpha", "beta")
     only = [{name: failure[name] for name in fields} for failure in failures[:64]]
-    again = _child({"device": device, "only": only, "training": False}, None, progress)["products"]["failures"]
+    again = run_child({"device": device, "only": only, "training": False}, None, progress)["products"]["failures"]
     suspect = "suspect the driver or the memory first (docs/board.md)"
     if not again:
         return "rocBLAS's own kernels compute the same products rightly: the tuned kernels are at fault; use stock."
@@ -118,9 +120,19 @@ def _blame(failures: Sequence[Mapping[str, Any]], device: str, progress: Progres
     return f"rocBLAS's own kernels fail in the same products, so the tuned ones are not to blame; {suspect}."
 
 
-def _child(request: Mapping[str, Any], library: store.Stored | None, progress: Progress) -> dict[str, Any]:
+def run_child(
+    request: Mapping[str, Any],
+    library: store.Stored | None,
+    progress: Progress,
+    extra: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A proof.py of the runner's Python with this library; its narration goes to ``progress``.
+
+    Raises:
+        JobFailed: it cannot be started or ends badly.
+    """
     python = runner().python
-    environment = child_environment(environment_for(library))
+    environment = child_environment({**environment_for(library), **(extra or {})})
     if library is None:
         environment.pop(VARIABLE, None)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,20 @@ VARIABLE = "ROCBLAS_TENSILE_LIBPATH"
 
 @dataclass(frozen=True)
 class Decision:
-    """``library``: the folder for ROCBLAS_TENSILE_LIBPATH, None for rocBLAS's own. ``why``: one sentence."""
+    """``library``: the folder for ROCBLAS_TENSILE_LIBPATH, None for rocBLAS's own. ``why``: one sentence.
+
+    ``extra``: TunableOp's switches where its file is used.
+    """
 
     library: Path | None
     why: str
     name: str | None = None
+    extra: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
         """What the runner's process gets; the folder replaces rocBLAS's own for that process only."""
-        return {VARIABLE: str(self.library)} if self.library else {}
+        return {**self.extra, VARIABLE: str(self.library)} if self.library else dict(self.extra)
 
 
 def decide(profile: Profile, chip: presets.Chip, found: Runner | None = None) -> Decision:
@@ -46,7 +50,7 @@ def decide(profile: Profile, chip: presets.Chip, found: Runner | None = None) ->
     if wanted == "stock":
         return Decision(None, "rocBLAS's own kernels, as chosen.")
     if wanted == "tunableop":
-        return Decision(None, "rocBLAS's own kernels, chosen per size by TunableOp's file.")
+        return _tunableop(found or runner())
     if profile.model.device == "cpu" or not chip.gfx:
         if wanted == "tuned":
             raise BadInput(
@@ -66,6 +70,18 @@ def decide(profile: Profile, chip: presets.Chip, found: Runner | None = None) ->
             f"run: bc250studio kernels prove --library {stored.name}"
         )
     return Decision(None, f"rocBLAS's own kernels: {reason}.", stored.name)
+
+
+def _tunableop(found: Runner) -> Decision:
+    from bc250studio.kernels import tunableop
+
+    extra = tunableop.proven(found.torch)
+    if not extra:
+        raise ProofFailed(
+            f"No proven TunableOp file is there for torch {found.torch}; "
+            "make one with: bc250studio kernels tune PROFILE --engine tunableop"
+        )
+    return Decision(None, "the library's own kernels, chosen per size by TunableOp's proven file.", extra=extra)
 
 
 def proven(stored: store.Stored, gfx: str, found: Runner) -> tuple[bool, str]:

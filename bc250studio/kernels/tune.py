@@ -290,7 +290,7 @@ def timers() -> tuple[bool, str]:
     from bc250studio.kernels import prove
 
     try:
-        found = prove._child({"timers": True}, None, lambda *_: None)
+        found = prove.run_child({"timers": True}, None, lambda *_: None)
     except JobFailed as error:
         return False, f"the comparison could not be run ({clean(error, 160)})"
     return bool(found["agree"]), str(found["why"])

@@ -167,9 +167,61 @@ class Recorder:
         self.counts[key] = self.counts.get(key, 0) + 1
 
 
+MARK = "bc250studio-step"
+"""A line on stderr before, between and after two steps, so that rocBLAS's own lines can be told apart."""
+
+
+def two_steps(profile_text: str) -> dict[str, Any]:
+    """Two optimiser steps of a profile in the engine's fixed sizes with math attention; the second is recorded.
+
+    Returns ``{"device", "rocblas", "recorded": [{m, n, batch, k, dtype, layout, count}]}``. Eager, since a replayed
+    device graph calls no library.
+    """
+    import torch
+
+    from bc250studio import data, profiles
+    from bc250studio.models import find, load
+    from bc250studio.train.engine import Trainer
+
+    changes = {"train.steps": 2, "train.attention": "math16", "train.graph": "off", "train.layer_kernels": "own"}
+    profile = profiles.from_text(profile_text, "the profile", overrides=changes).profile
+    device = load.choose_device(profile.model.device)
+    source = find.find(profile.model.base, profile.model.revision)
+    rows = data.prepare(profile, source).train
+    model = load.load(source, dtype=load.choose_dtype(profile.model.precision, device), device=device)
+    trainer = Trainer(model, rows, profile.train, profile.adapter, sizes="fixed")
+    trainer.step()
+    _mark(device)
+    with Recorder() as recorder:
+        trainer.step()
+    _mark(device)
+    names = ("m", "n", "batch", "k", "dtype", "layout")
+    known = [dict(zip(names, key, strict=True), count=count) for key, count in recorder.counts.items()]
+    recorded = [entry for entry in known if entry["dtype"] in Recorder.NAMES.values()]
+    return {
+        "device": str(device),
+        "rocblas": device.type == "cuda" and torch.version.hip is not None,
+        "recorded": recorded,
+    }
+
+
+def _mark(device: Any) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    print(MARK, file=sys.stderr, flush=True)
+
+
 def main() -> int:
-    """Read ``{config, tokens, rank, full, targets, count}`` from stdin, print the structure as JSON."""
+    """Read a request from stdin, print the answer as JSON.
+
+    ``{config, tokens, rank, full, targets, count}`` -> the structure; ``{profile}`` -> two steps.
+    """
     request = json.load(sys.stdin)
+    if "profile" in request:
+        print(json.dumps(two_steps(request["profile"])))
+        return 0
     model, found = structure(request["config"])
     found["flops_counted"] = {}
     for tokens in request["tokens"] if request["count"] else []:

@@ -37,7 +37,17 @@ def stock_logic(folder: Path) -> Path:
     """One fallback file as rocBLAS ships them."""
     folder.mkdir(parents=True)
     kind = {"DataType": 4, "DestDataType": 4, "ComputeDataType": 0, "TransposeA": False, "TransposeB": False}
-    items = [{"MinimumRequiredVersion": "4.3.0"}, "hip", "fallback", ["Device 0000"], kind, [{"SolutionIndex": 0}], [2, 3, 0, 1], [[[64, 64, 1, 64], [0, 1.0]]], None]
+    items = [
+        {"MinimumRequiredVersion": "4.3.0"},
+        "hip",
+        "fallback",
+        ["Device 0000"],
+        kind,
+        [{"SolutionIndex": 0}],
+        [2, 3, 0, 1],
+        [[[64, 64, 1, 64], [0, 1.0]]],
+        None,
+    ]
     (folder / "hip_Cijk_Ailk_Bljk_HHS_BH.yaml").write_text(yaml.safe_dump(items))
     return folder
 
@@ -65,23 +75,37 @@ def tuned(job: JobFolder) -> dict[str, Any]:
     return {name: record["verdict"] for name, record in verdicts.items()}
 
 
-def test_from_shapes_to_a_prediction_with_a_hang_and_a_crash_inside(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_shapes_to_a_prediction_with_a_hang_and_a_crash_inside(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     board = chip.bc250()
     wanted = ShapeList("m", [512], 16, merged([*shape_list("fp16").products, *shape_list("fp32").products]))
     misbehave(monkeypatch, fp16_nt="hang", fp32_tn="crash")
     job = tune.create(wanted, board, most=6, widen=False, quiet_s=1.5)
     verdicts = tuned(job)
-    assert verdicts == {"fp16-tn": "done", "fp16-nn": "done", "fp16-nt": "hung", "fp32-tn": "failed", "fp32-nn": "done", "fp32-nt": "done"}
+    assert verdicts == {
+        "fp16-tn": "done",
+        "fp16-nn": "done",
+        "fp16-nt": "hung",
+        "fp32-tn": "failed",
+        "fp32-nn": "done",
+        "fp32-nt": "done",
+    }
     # the live table, as plain lines and as a file
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fp16-tn")]
-    sizes, designs = (len(getattr(next(p for p in plan.plan(wanted, board, 6).parts if p.name == "fp16-tn"), w)) for w in ("products", "designs"))
+    sizes, designs = (
+        len(getattr(next(p for p in plan.plan(wanted, board, 6).parts if p.name == "fp16-tn"), w))
+        for w in ("products", "designs")
+    )
     assert len(lines) == sizes * designs and "% of roofline" in lines[-1] and "GFLOPS" in lines[-1]
     assert set(read_json(job.path / "tune" / "live.json")["best"]) >= {"fp16-tn", "fp16-nn", "fp32-nn"}
     # logic: tag off, nearest-size tables for 16 bits, exact ones for fp32
     files = {(item.dtype, item.layout): item for item in logic.read_folder(job.path / "tune" / "logic")}
     assert set(files) == {("fp16", "TN"), ("fp16", "NN"), ("fp32", "NN"), ("fp32", "NT")}
     assert files["fp16", "TN"].distance == "Euclidean" and files["fp32", "NN"].distance == "Equality"
-    assert all(item.metric in (None, "DeviceEfficiency") and "cyan_skillfish" in item.path.name for item in files.values())
+    assert all(
+        item.metric in (None, "DeviceEfficiency") and "cyan_skillfish" in item.path.name for item in files.values()
+    )
     # build inputs, library, prediction
     place, said = build.build(job.path / "tune" / "logic", name="made", stock=stock_logic(tmp_path / "stock"))
     assert store.library("made").about["architecture"] == "gfx1013" and any("1 fallback" in line for line in said)
@@ -90,7 +114,9 @@ def test_from_shapes_to_a_prediction_with_a_hang_and_a_crash_inside(tools: Path,
     assert kinds["fp16", "TN"] == "tuned" and kinds["fp16", "NT"] == "fallback" and kinds["fp32", "TN"] == "fallback"
     exact = [row for row in found["shapes"] if row["kind"] == "tuned" and row["distance"] == 0]
     assert len(exact) >= sum(len(item.rows) for item in files.values()) - 2 and found["shares"]["none"] == 0
-    assert not [p for p in os.listdir("/proc") if p.isdigit() and "tensile_client" in _command(int(p))], "nothing hangs on"
+    assert not [p for p in os.listdir("/proc") if p.isdigit() and "tensile_client" in _command(int(p))], (
+        "nothing hangs on"
+    )
 
 
 def _command(pid: int) -> str:
@@ -119,7 +145,9 @@ def test_a_second_run_goes_on_where_the_first_stopped(tools: Path, monkeypatch: 
     ("slow", "done", "sizes"),
     ("cu efficiency", "done", "sizes"),
 ])  # fmt: skip
-def test_each_fault_ends_in_words(tools: Path, monkeypatch: pytest.MonkeyPatch, fault: str, verdict: str, reason: str) -> None:
+def test_each_fault_ends_in_words(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, fault: str, verdict: str, reason: str
+) -> None:
     misbehave(monkeypatch, fp16_tn=fault)
     job = tune.create(shape_list(), chip.bc250(), most=4, widen=False, quiet_s=30)
     tuned(job)
@@ -186,7 +214,9 @@ def test_an_unpatched_tensile_is_refused_before_anything_runs(tmp_path: Path) ->
     package = tmp_path / "Tensile"
     (package / "bin").mkdir(parents=True)
     (package / "bin" / "Tensile").write_text("")
-    (package / "Common.py").write_text('globalParameters["SupportedISA"] = [(10,1,0)]\narchitectureMap = {"gfx1010": "navi10"}\n')
+    (package / "Common.py").write_text(
+        'globalParameters["SupportedISA"] = [(10,1,0)]\narchitectureMap = {"gfx1010": "navi10"}\n'
+    )
     settings.put("kernels.tensile", str(tmp_path))
     with pytest.raises(BadInput, match="does not know gfx1013"):
         tune.create(shape_list(), chip.bc250())
@@ -207,7 +237,9 @@ def test_classes_without_gain_are_left_out_of_a_build(tools: Path, tmp_path: Pat
     job = tune.create(shape_list(), chip.bc250(), most=2, widen=False)
     tuned(job)
     stock = stock_logic(tmp_path / "stock")
-    place, said = build.build(job.path / "tune" / "logic", name="x", stock=stock, leave_out=[("fp16", "NT")], equality=[("fp16", "NN")])
+    place, said = build.build(
+        job.path / "tune" / "logic", name="x", stock=stock, leave_out=[("fp16", "NT")], equality=[("fp16", "NN")]
+    )
     library = selection.open_library(place / "library")
     product = shape_list().products[0]
     assert library.hit(Product(product.m, product.n, 1, product.k + 1, "fp16", "NT")).kind == "fallback"
@@ -227,11 +259,21 @@ def test_adopting_logic_builds_it_first(tools: Path, tmp_path: Path, monkeypatch
     assert "Not proven" in record["said"][-1]
 
 
-def test_a_build_that_fails_leaves_a_log_and_no_library(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_leaves_a_log_and_no_library(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = tune.create(shape_list(), chip.bc250(), most=2, widen=False)
     tuned(job)
-    monkeypatch.setattr(build, "command", lambda *_: [sys.executable, "-c", "import sys; print('ModuleNotFoundError: No module named \\'msgpack\\''); sys.exit(1)"])
-    with pytest.raises(JobFailed, match="lacks msgpack.*Log:"):
+    monkeypatch.setattr(
+        build,
+        "command",
+        lambda *_: [
+            sys.executable,
+            "-c",
+            "import sys; print('ModuleNotFoundError: No module named \\'msgpack\\''); sys.exit(1)",
+        ],
+    )
+    with pytest.raises(JobFailed, match=r"lacks msgpack.*Log:"):
         build.build(job.path / "tune" / "logic", stock=stock_logic(tmp_path / "stock"))
     assert not store.libraries() and list((store.home() / "logs").glob("build-*.log"))
 
@@ -240,7 +282,9 @@ def test_a_build_that_fails_leaves_a_log_and_no_library(tools: Path, tmp_path: P
 
 
 def watched(tmp_path: Path, script: str, **options: Any) -> watch.Outcome:
-    return watch.run([sys.executable, "-u", "-c", script], folder=tmp_path, environment=os.environ, log=tmp_path / "log", **options)
+    return watch.run(
+        [sys.executable, "-u", "-c", script], folder=tmp_path, environment=os.environ, log=tmp_path / "log", **options
+    )
 
 
 def test_silence_ends_the_whole_group(tmp_path: Path) -> None:
@@ -276,4 +320,8 @@ def test_the_command_line_plans_without_anything_running(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert {part["name"] for part in record["parts"]} == {"fp16-tn", "fp16-nn", "fp16-nt"}
-    assert sorted(p.name for p in (tmp_path / "plan").glob("*.yaml")) == ["fp16-nn.yaml", "fp16-nt.yaml", "fp16-tn.yaml"]
+    assert sorted(p.name for p in (tmp_path / "plan").glob("*.yaml")) == [
+        "fp16-nn.yaml",
+        "fp16-nt.yaml",
+        "fp16-tn.yaml",
+    ]

@@ -34,7 +34,11 @@ def test_an_exactly_tuned_size_meets_its_own_kernel(tmp_path: Path) -> None:
 def test_euclidean_tables_catch_every_size_of_their_class(tmp_path: Path) -> None:
     write_library(tmp_path, {("fp16", "TN"): SIZES})
     found = hit(tmp_path, 2000, 1000, 2048)
-    assert found.kind == "tuned" and found.row == (2048, 1024, 2048) and found.distance == pytest.approx((48**2 + 24**2) ** 0.5)
+    assert (
+        found.kind == "tuned"
+        and found.row == (2048, 1024, 2048)
+        and found.distance == pytest.approx((48**2 + 24**2) ** 0.5)
+    )
     assert hit(tmp_path, 40000, 5, 7).far
 
 
@@ -84,7 +88,16 @@ def test_the_tuned_sizes_of_a_library_are_listed_for_the_proof(tmp_path: Path) -
 
 def test_a_prediction_counts_the_work_and_warns_of_far_rows(tmp_path: Path) -> None:
     write_library(tmp_path, {("fp16", "TN"): {(2048, 1024, 2048): 0}})
-    shapes = ShapeList("m", [1], 1, [Product(2048, 1024, 1, 2048, "fp16", "TN", count=3), Product(9000, 9, 1, 9, "fp16", "TN"), Product(5, 5, 1, 5, "fp32", "NN")])
+    shapes = ShapeList(
+        "m",
+        [1],
+        1,
+        [
+            Product(2048, 1024, 1, 2048, "fp16", "TN", count=3),
+            Product(9000, 9, 1, 9, "fp16", "TN"),
+            Product(5, 5, 1, 5, "fp32", "NN"),
+        ],
+    )
     found = selection.predict(selection.open_library(tmp_path), shapes)
     assert found["shares"]["tuned"] > 0.99 and found["shares"]["none"] == 0
     assert len(found["warnings"]) == 1 and "fp16 TN 9000x9x9" in found["warnings"][0]
@@ -108,8 +121,31 @@ def test_no_bytes_crash_the_table_reader(tmp_path_factory: pytest.TempPathFactor
 
 NODES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["type", "rows", "map", "predicate", "library", "table", "key", "index", "properties", "value", "distance"]), inner | st.sampled_from(["Hardware", "Problem", "Matching", "Placeholder", "TruePred", "And", "AMDGPU", "SizeMultiple"]), max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "type",
+                    "rows",
+                    "map",
+                    "predicate",
+                    "library",
+                    "table",
+                    "key",
+                    "index",
+                    "properties",
+                    "value",
+                    "distance",
+                ]
+            ),
+            inner
+            | st.sampled_from(
+                ["Hardware", "Problem", "Matching", "Placeholder", "TruePred", "And", "AMDGPU", "SizeMultiple"]
+            ),
+            max_size=5,
+        )
+    ),
     max_leaves=20,
 )
 
@@ -118,7 +154,9 @@ NODES = st.recursive(
 @given(NODES)
 def test_no_tree_crashes_the_walk(tmp_path_factory: pytest.TempPathFactory, tree: object) -> None:
     folder = tmp_path_factory.mktemp("library")
-    (folder / "TensileLibrary_lazy_gfx1013.dat").write_bytes(msgpack.packb({"solutions": [], "library": tree if isinstance(tree, dict) else {}}, default=str))
+    (folder / "TensileLibrary_lazy_gfx1013.dat").write_bytes(
+        msgpack.packb({"solutions": [], "library": tree if isinstance(tree, dict) else {}}, default=str)
+    )
     library = selection.open_library(folder)
     assert library.hit(Product(1, 2, 1, 3, "fp16", "TN")).kind in ("none", "tuned", "fallback")
     edit.strip_tag(folder)
@@ -173,7 +211,10 @@ def test_another_torch_chip_or_changed_file_needs_a_new_proof(tmp_path: Path, pa
     adopt.adopt(write_library(tmp_path / "a", {("fp16", "TN"): SIZES}))
     newer = runtime.Runner("/usr/bin/python3", "2.11.0", "7.2", None, None, None)
     assert "no proof" in switch.decide(profile(), GFX1013, newer).why
-    assert "for gfx1013 and this chip is gfx1030" in switch.decide(profile(), presets.of("rdna2", gfx="gfx1030"), RUNNER).why
+    assert (
+        "for gfx1013 and this chip is gfx1030"
+        in switch.decide(profile(), presets.of("rdna2", gfx="gfx1030"), RUNNER).why
+    )
     with next(store.library().folder.glob("*.co")).open("ab") as file:
         file.write(b"x")
     assert switch.decide(profile(), GFX1013, RUNNER).library is None
@@ -181,7 +222,9 @@ def test_another_torch_chip_or_changed_file_needs_a_new_proof(tmp_path: Path, pa
         switch.decide(profile("tuned"), GFX1013, RUNNER)
 
 
-def test_a_library_without_fallback_or_of_another_build_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_without_fallback_or_of_another_build_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BadInput, match="no fallback"):
         adopt.adopt(write_library(tmp_path / "a", {("fp16", "TN"): SIZES}, fallback=False))
     stock = write_library(tmp_path / "stock", {})
@@ -191,8 +234,10 @@ def test_a_library_without_fallback_or_of_another_build_is_refused(tmp_path: Pat
             entry["sizeMapping"]["newField"] = 1
         file.write_bytes(msgpack.packb(table))
     theirs = write_library(tmp_path / "b", {("fp16", "TN"): SIZES})
-    monkeypatch.setattr(adopt, "runner", lambda: runtime.Runner("python", "2", "7", None, stock / "librocblas.so", stock))
-    with pytest.raises(BadInput, match="does not belong to this rocBLAS.*other fields"):
+    monkeypatch.setattr(
+        adopt, "runner", lambda: runtime.Runner("python", "2", "7", None, stock / "librocblas.so", stock)
+    )
+    with pytest.raises(BadInput, match=r"does not belong to this rocBLAS.*other fields"):
         adopt.adopt(theirs)
     assert not store.libraries()
 

@@ -7,6 +7,7 @@ match is not run again, so going on after a failure costs only what failed.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -105,6 +106,8 @@ def _run_stage(job: JobFolder, resolved: profiles.Resolved, name: str) -> dict[s
             job.event("phase", f"{name}: nothing changed since it was done, kept.", stage=name)
             return earlier
         job.write_state(phase=PHASE[name], stage=name, stage_text="", stage_done=None, stage_total=None)
+        if name in ("train", "reference"):
+            _choose_kernels(job, resolved)
         record = dict(module.run(job, resolved, _Progress(job, name)))
         record.setdefault("verdict", "done")
     except StudioError as error:
@@ -129,6 +132,22 @@ def _run_stage(job: JobFolder, resolved: profiles.Resolved, name: str) -> dict[s
     else:
         job.event("stage", f"{name} {record['verdict']} in {record['seconds']:.1f} s.", stage=name)
     return record
+
+
+def _choose_kernels(job: JobFolder, resolved: profiles.Resolved) -> None:
+    """Which matrix kernels the torch stages load: into this process's environment, which they inherit.
+
+    Raises:
+        StudioError: the profile insists on tuned kernels that are not there or not proven.
+    """
+    from bc250studio.board import presets
+    from bc250studio.kernels import switch
+
+    chip = presets.detect()
+    decision = switch.decide(resolved.profile, chip)
+    os.environ.update(decision.environment)
+    if chip.gfx or resolved.profile.kernels.library != "auto":
+        job.event("note", f"Kernels: {decision.why}")
 
 
 def _still_there(module: ModuleType, job: JobFolder, record: dict[str, Any]) -> bool:

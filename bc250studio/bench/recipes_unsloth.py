@@ -79,10 +79,13 @@ def measure(
 def _run(python: str, folder: Path, request: dict[str, Any], progress: Progress) -> dict[str, Any]:
     question, answer = folder / "request.json", folder / "result.json"
     question.write_text(json.dumps(request))
+    # A copy, because Python puts a script's folder first on its path, where our modules' names would shadow others.
+    script = folder / "unsloth_side.py"
+    script.write_text(Path(unsloth_side.__file__).read_text("utf-8"))
     progress("Unsloth: its own process starts", None, None)
     try:
         done = subprocess.run(
-            [python, unsloth_side.__file__, str(question), str(answer)],
+            [python, str(script), str(question), str(answer)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -27,7 +27,7 @@ def add(actions: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Estimate, compare, print."""
     from bc250studio.board import fit, presets
-    from bc250studio.models import memory
+    from bc250studio.models import memory, memory_training
     from bc250studio.profiles import Profile, load
 
     profile = load(args.profile).profile if args.profile else Profile()
@@ -47,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
             rank=profile.adapter.rank if profile.adapter.kind == "lora" else 0,
         )
     ]
-    training = getattr(memory, "training", None)
-    if training is not None:
-        estimates.insert(0, training(description, profile, presets.detect(args.root)))
+    estimates.insert(0, memory_training.training(description, profile, presets.detect(args.root)))
     fits = [fit.judge(estimate, machine) for estimate in estimates]
     data = {
         "model": args.model,

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from trees import Bc250, plain
 from trees.plain import put
 
-from bc250studio.board import fit
+from bc250studio import profiles
+from bc250studio.board import fit, presets
 from bc250studio.board.fit import GIB, MIB, Alternative, Estimate, Facts, judge
 from bc250studio.cli.main import main
 from bc250studio.cli.models_fit import _describe
 from bc250studio.errors import BadInput
-from bc250studio.models import memory
+from bc250studio.models import memory, memory_training
 from bc250studio.models.describe import Description
 
+LAYER = 'train.recompute = "layer"'
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
@@ -85,6 +87,51 @@ def test_serving_three_models_on_a_512_mib_and_14_gib_board(
     assert (found.verdict, found.knob) == (verdict, knob), found
     assert f"{found.need_bytes / GIB:.1f} GiB" in found.sentence
     assert knob in found.sentence
+
+
+def estimate(description: Description, settings: str, chip: str = "gfx1013") -> Estimate:
+    return memory_training.training(description, profiles.from_text(settings, "test").profile, presets.of(chip))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "verdict", "knob"),
+    [
+        ("random:minicpm5-2b", "", "fits", ""),
+        ("random:minicpm5-2b", '[train]\nrecompute = "layer"\n', "fits", ""),
+        ("random:minicpm5-2b", "[train]\ntokens_per_pass = 8192\ntokens_per_step = 8192\n", "does not fit", LAYER),
+        ("random:minicpm5-2b", '[model]\nprecision = "fp32"\n', "does not fit", 'model.precision = "fp16"'),
+        ("random:qwen3-4b", "", "does not fit", LAYER),
+        ("random:qwen3-4b", '[train]\nrecompute = "layer"\n', "fits", ""),
+        ("8b", "", "does not fit", ""),
+        ("random:minicpm5-2b", '[adapter]\nkind = "full"\n', "does not fit", 'adapter.kind = "lora"'),
+        ("random:smollm2-135m", '[adapter]\nkind = "full"\n', "fits", ""),
+    ],
+)
+def test_training_three_models_on_a_512_mib_and_14_gib_board(
+    board: Path, llama_8b: str, model: str, settings: str, verdict: str, knob: str
+) -> None:
+    found = judge(estimate(numbers(llama_8b if model == "8b" else model), settings), fit.facts(board))
+    assert (found.verdict, found.knob) == (verdict, knob), found
+    if model == "8b":
+        assert "take a smaller model" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("tokens", "attention", "measured_gib"), [(2048, "auto", 10.384), (8192, "auto", 24.458), (2048, "math16", 10.363)]
+)
+def test_training_against_peaks_measured_on_an_h200(tokens: int, attention: str, measured_gib: float) -> None:
+    """MiniCPM5-2B's shape, fp16, r=16, plan light, no device graph, torch 2.11, 2026-11-29: bench train's records."""
+    settings = f'[model]\nprecision = "fp16"\n[train]\ntokens_per_pass = {tokens}\ntokens_per_step = {tokens}\n'
+    found = estimate(numbers("random:minicpm5-2b"), settings + f'attention = "{attention}"\n', "nvidia")
+    allocated = found.total_bytes - found.parts["allocator and driver"]
+    assert allocated / GIB == pytest.approx(measured_gib, rel=0.05)
+
+
+def test_each_knob_of_training_takes_less() -> None:
+    for model in ("random:minicpm5-2b", "random:qwen3-4b", "random:smollm2-135m"):
+        for chip in ("gfx1013", "nvidia", "cpu"):
+            found = estimate(numbers(model), "", chip)
+            assert all(a.total_bytes < found.total_bytes for a in found.alternatives) and found.alternatives
 
 
 def test_sizes_known_from_public_files() -> None:
@@ -156,6 +203,7 @@ def test_the_command_on_the_board(board: Path, llama_8b: str, capsys: pytest.Cap
     assert serving["verdict"] == "does not fit" and serving["knob"] == 'export.quantisation = "q8_0"'
     assert main(["models", "fit", "random:minicpm5-2b", "--root", str(board)]) == 0
     text = capsys.readouterr().out
+    assert "✓ fits: LoRA training of 2,048 tokens a pass (recompute light)" in text
     assert "✓ fits: serving q4_k_m" in text and "AMD BC-250" in text and "keys and values" in text
     assert main(["models", "fit", "random:minicpm6"]) == 2
     assert "these ship" in capsys.readouterr().err

@@ -85,27 +85,24 @@ class _Terminal:
             narrate(f"\n{clean(error)}")
 
     def _print(self, pieces: Any) -> None:
-        """The first side streams live; the other is kept until it is its turn."""
-        waiting: dict[str, str] = {}
-        live = self.sides[0]
-        print(f"{live}> ", end="", flush=True)
+        """The first side streams live; the others are kept until it is their turn."""
+        waiting = list(self.sides)
+        kept = dict.fromkeys(waiting, "")
         done: dict[str, Any] = {}
+        print(f"{waiting[0]}> ", end="", flush=True)
         try:
             for side, piece in pieces:
                 if piece.answer is not None:
                     done[side] = piece.answer
-                    if side == live:
-                        self._close(piece.answer)
-                        for other in self.sides:
-                            if other in waiting and other != live:
-                                live = other
-                                print(f"{live}> {waiting.pop(other)}", end="", flush=True)
-                                if other in done:
-                                    self._close(done[other])
-                elif side == live:
-                    print(clean(piece.text), end="", flush=True)
-                else:
-                    waiting[side] = waiting.get(side, "") + clean(piece.text)
+                kept[side] += clean(piece.text)
+                while waiting:
+                    print(kept[waiting[0]], end="", flush=True)
+                    kept[waiting[0]] = ""
+                    if waiting[0] not in done:
+                        break
+                    self._close(done[waiting.pop(0)])
+                    if waiting:
+                        print(f"{waiting[0]}> ", end="", flush=True)
         except KeyboardInterrupt:
             self.chat.cancel()
             for _ in pieces:

@@ -15,6 +15,7 @@ from bc250studio.serve.reference import Variant
 from bc250studio.serve.talk import Top
 
 LEAD_NATS = 0.1
+WIDTH = 20
 _TINY = 1e-9
 
 
@@ -91,9 +92,9 @@ def as_variant(tops: Sequence[Top]) -> Variant:
 
 
 def between(one: Variant, other: Variant) -> float:
-    """Mean KL(one || other) of two variants of a reference: how much an adapter changes."""
-    values = [
-        kl(one.ids[row], one.logp[row], Top(other.ids[row].astype(np.int64), other.logp[row].astype(np.float64)))
-        for row in range(len(one.ids))
-    ]
+    """Mean KL(one || other) over the other's first 20 tokens: how much an adapter changes."""
+    values = []
+    for row in range(len(one.ids)):
+        top = Top(other.ids[row, :WIDTH].astype(np.int64), other.logp[row, :WIDTH].astype(np.float64))
+        values.append(kl(one.ids[row], one.logp[row], top))
     return float(np.mean(values)) if values else 0.0

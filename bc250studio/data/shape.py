@@ -23,6 +23,7 @@ _SPEAKERS = {
     "tool": "tool function observation tool_response function_response tool_result ipython",
 }
 _ROLES = {name: role for role, names in _SPEAKERS.items() for name in names.split()}
+_PLAIN_ROLES = ("user", "assistant", "system")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PLACEHOLDER = re.compile(r"\{\{\s*[A-Za-z_][A-Za-z0-9_ .-]{0,40}\s*\}\}")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.S)
@@ -304,6 +305,8 @@ def _speaker_keys(turns: list[Any]) -> list[Any]:
 def _message(turn: Any, index: int) -> Message:
     if not isinstance(turn, dict):
         raise Dropped(verdict.UNKNOWN_SHAPE, f"turn {index} is {_kind(turn)}")
+    if len(turn) == 2 and turn.get("role") in _PLAIN_ROLES and type(turn.get("content")) is str:
+        return {"role": turn["role"], "content": _text(turn["content"])}  # most turns of most files
     name = next((turn[k] for k in ("role", "from", "speaker", "author") if k in turn), None)
     role = _ROLES.get(str(name).strip().lower()) if isinstance(name, str) else None
     if role is None:

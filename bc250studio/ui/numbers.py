@@ -20,7 +20,9 @@ def number(value: Any, digits: int = 3, unit: str = "") -> str:
     real = finite(value)
     if real is None:
         return NA
-    if real == 0:
+    if isinstance(value, int):
+        text = f"{value:,}"
+    elif real == 0:
         text = "0"
     elif (real == int(real) and abs(real) >= 100) or abs(real) >= 10**digits:
         text = f"{real:,.0f}"

@@ -65,6 +65,8 @@ def play(recording: Path, name: str, share: float = 1.0, age_s: float = 0.0) -> 
         state |= {"step": last["step"], "eta_s": (steps - last["step"]) * (last.get("step_s") or 0)}
         if isinstance(state.get("epoch"), (int, float)):
             state["epoch"] = round(state["epoch"] * last["step"] / steps, 3)
+        losses = [line["loss"] for line in _lines(job.path / "events.jsonl") if line.get("event") == "evaluation"]
+        state |= {"eval_loss": losses[-1] if losses else None, "best_eval_loss": min(losses, default=None)}
         state |= {"phase": "training", "stage": "train", "owner": mine().as_dict(), "error": None}
     job.write_state(**state)
     return job
@@ -113,7 +115,7 @@ def _scenes(live: JobFolder, done: JobFolder) -> list[Scene]:
         ("review", None, ("r", _said("#found", "rows"))),
         ("training", live, ()),
         ("chart", live, ("z", *["left"] * 12)),
-        ("steps", done, ("e",)),
+        ("steps", done, ("i", "e")),
         ("chat", done, (_recorded_chat,)),
         ("details", done, ("i",)),
         ("runs", None, ("slash",)),

@@ -29,6 +29,15 @@ def verdict_text(standing: Standing) -> str:
     return text
 
 
+def hanging(label: str, text: str, width: int) -> str:
+    """``label`` and ``text`` wrapped to ``width`` columns, further lines set in under the text."""
+    import textwrap
+
+    indent = " " * len(label)
+    lines = textwrap.wrap(text, max(20, width), initial_indent=indent, subsequent_indent=indent)
+    return label + "\n".join(lines)[len(label) :]
+
+
 def short_base(base: object) -> str:
     """A model's name without where it lies."""
     return clean(str(base or "").rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:"), 40)

@@ -38,7 +38,8 @@ class Sshd:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         (folder / "config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\n"
+            f"AuthorizedKeysFile {folder}/authorized\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n"
         )
         if os.geteuid() == 0:
@@ -57,8 +58,8 @@ class Sshd:
         remote = f"env BC250STUDIO_HOME={self.home} PYTHONPATH={Path(__file__).parents[2]}"
         return Terminal(
             [
-                "ssh", "-tt", "-p", str(self.port), "-i", str(self.folder / "user"), "-o", "StrictHostKeyChecking=no",
-                "-o", "UserKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR",
+                "ssh", "-tt", "-p", str(self.port), "-i", str(self.folder / "user"), "-o",
+                "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR",
                 f"{getpass.getuser()}@127.0.0.1", f"{remote} {sys.executable} -m bc250studio.cli.main",
             ]
         )  # fmt: skip
@@ -84,7 +85,7 @@ def test_a_night_over_ssh(sshd: Sshd):
     with sshd.log_in() as line:
         line.until("No live run", timeout_s=60)
         line.press("n")
-        line.until("1 model")
+        line.until("135 M parameters")  # described: the field has the focus
         line.press("ctrl+u", *str(model), "f4")
         line.until("2 dataset ", timeout_s=60)
         line.until("assets:demo.jsonl")

@@ -27,6 +27,8 @@ class StudioScreen(Screen[Result]):
     """A screen of the app. Subclasses give ``place``, ``body`` and ``show``; ``why_not`` greys out keys."""
 
     place = ""
+    narrow_footer = False
+    """True for screens with more keys than 80 columns hold at the usual spacing."""
     changes_things = frozenset[str]()
     """Actions that a read-only watcher may not take."""
     BINDINGS = [
@@ -60,7 +62,7 @@ class StudioScreen(Screen[Result]):
             body.styles.height = "1fr"
             body.styles.layout = "vertical"
             yield from self.body()
-        yield Footer(show_command_palette=False)
+        yield Footer(show_command_palette=False, compact=self.narrow_footer)
 
     def body(self) -> Iterable[Widget]:
         """The screen's own widgets."""

@@ -24,8 +24,9 @@ from bc250studio.ui.screens.training import events_text
 from bc250studio.ui.stage_words import NOTES
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
-from bc250studio.ui.words import verdict_text
+from bc250studio.ui.words import hanging, verdict_text
 
+WIDTH = 76
 PARTS = ("report", "profile", "events", "files")
 
 
@@ -147,13 +148,14 @@ def report(run: RunView) -> Content:
             text = (
                 note(record) if record.get("verdict") in ("done", "passed") or name == "prove" else record.get("error")
             )
-            parts += [(f"{name:<10}", "bold"), f"{clean(record.get('verdict'), 10):<8} {clean(text or '', 300)}\n"]
+            label = f"{'':<10}{clean(record.get('verdict'), 10):<8} "
+            parts += [(f"{name:<10}", "bold"), hanging(label, clean(text or "", 300), WIDTH)[10:] + "\n"]
     warnings = [
         event for event in run.events if event.get("event") in ("warning", "error", "stall", "fallback", "note")
     ]
     if warnings:
         parts.append(("\nWarnings and notes\n", "bold"))
-        parts += [f"  {clean(event.get('text') or '', 300)}\n" for event in warnings[-20:]]
+        parts += [hanging("  ", clean(event.get("text") or "", 300), WIDTH) + "\n" for event in warnings[-20:]]
     return Content.assemble(*parts)
 
 

@@ -14,6 +14,7 @@ from textual.widget import Widget
 from bc250studio.errors import StudioError, clean
 from bc250studio.ui.background import twin
 from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 
@@ -47,32 +48,55 @@ class KernelsScreen(StudioScreen[None]):
 
     async def _look(self) -> None:
         try:
-            text: Any = tree_text(await twin("kernels", "status", timeout_s=120))
+            text: Any = status_text(await twin("kernels", "status", timeout_s=120))
         except StudioError as error:
             text = Content.styled(clean(error, 500), "$error")
         if self.is_mounted:
             self.query_one("#text", Line).show(text)
 
 
-def tree_text(found: Any, depth: int = 0) -> Content:
-    """Any JSON as indented lines."""
-    parts: list[Any] = []
-    items = found.items() if isinstance(found, Mapping) else [("", found)]
-    for key, value in items:
-        label = f"{'  ' * depth}{clean(key, 30)}"
-        if isinstance(value, Mapping):
-            parts += [(f"{label}\n", "bold"), tree_text(value, depth + 1)]
-        elif isinstance(value, list):
-            parts.append((f"{label}\n", "bold"))
-            parts += [f"{'  ' * (depth + 1)}{clean(_flat(item), 200)}\n" for item in value[:60]]
-        else:
-            parts += [(f"{label:<26} ", "dim"), f"{clean(_flat(value), 300)}\n"]
+def status_text(found: Any) -> Content:
+    """In use, machine, libraries with their proof, and what live runs have really loaded."""
+    if not isinstance(found, Mapping):
+        return Content(clean(found, 4000))
+    runner = table(found, "runner")
+    platform = next(
+        (f"{name} {runner[key]}" for name, key in (("HIP", "hip"), ("CUDA", "cuda")) if runner.get(key)), "CPU"
+    )
+    library = f" ({clean(found['library'], 40)})" if found.get("library") else ""
+    parts: list[Any] = [
+        ("in use    ", "bold"), f"{clean(found.get('use'), 20)}{library}\n",
+        ("chip      ", "bold"), f"{clean(found.get('chip'), 40)}\n",
+        ("torch     ", "bold"), f"{clean(runner.get('torch') or 'none', 40)} ({clean(platform, 30)})\n",
+        ("python    ", "bold"), f"{clean(runner.get('python') or 'none', 100)}\n",
+        ("rocBLAS   ", "bold"), f"{clean(runner.get('rocblas') or 'none here', 100)}\n",
+        ("\nLibraries\n", "bold"),
+    ]  # fmt: skip
+    parts += _entries(found.get("libraries"), "none built or adopted; bc250studio kernels adopt | plan | tune | build")
+    parts.append(("\nLoaded by live runs\n", "bold"))
+    parts += _entries(found.get("running"), "no live run")
     return Content.assemble(*parts)
+
+
+def _entries(entries: Any, nothing: str) -> list[Any]:
+    if not isinstance(entries, list) or not entries:
+        return [(f"  {nothing}\n", "dim")]
+    parts: list[Any] = []
+    for entry in entries:
+        facts = entry if isinstance(entry, Mapping) else {"name": entry}
+        first, *rest = facts.items()
+        words = [
+            f"{clean(key, 24)} {clean(_flat(value), 80)}" for key, value in rest if value not in (None, [], {}, "")
+        ]
+        parts += [(f"  {clean(first[1], 50)}  ", "bold"), f"{' · '.join(words)}\n"]
+    return parts
 
 
 def _flat(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "  ".join(f"{key} {_flat(item)}" for key, item in value.items())
+        return " ".join(f"{key} {_flat(item)}" for key, item in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -26,6 +26,7 @@ class ReviewScreen(WizardScreen):
     """Start the whole way, only the training, or a rehearsal in two steps."""
 
     step = "review"
+    narrow_footer = True
     changes_things = frozenset({"start", "train", "rehearse", "queue", "save"})
     BINDINGS = [
         Binding("s", "start", "Start", id="review.start", tooltip="Train, export, serve, prove and ask"),
@@ -49,9 +50,9 @@ class ReviewScreen(WizardScreen):
         """One page."""
         yield Line(self.way(), id="way")
         with VerticalScroll(can_focus=True):
-            yield Line(id="changed")
-            yield Line("\nlooking at model, data, memory and export ...", id="found")
+            yield Line("looking at model, data, memory and export ...", id="found")
             yield Line(id="machine")
+            yield Line(id="changed")
 
     def on_mount(self) -> None:
         """What is known at once, then what must be looked up."""
@@ -84,7 +85,7 @@ class ReviewScreen(WizardScreen):
     def _found(self, parts: list[Content]) -> None:
         found = self.query_one_optional("#found", Line)
         if found is not None:
-            found.show(Content.assemble("\n", *parts))
+            found.show(Content.assemble(*parts))
 
     def show(self, snapshot: Snapshot) -> None:
         """How warm the board is now."""
@@ -170,9 +171,9 @@ def _changed(draft: Draft) -> Content:
         parts.append(("! Python code that comes with the model will run (model.trust_remote_code).\n", "bold $error"))
     if profile.serve.host not in ("127.0.0.1", "::1", "localhost"):
         parts.append((f"! The server will listen on {clean(profile.serve.host, 60)}, not only here.\n", "bold $error"))
-    parts.append(("Not default\n", "bold"))
+    parts.append(("\nNot default\n", "bold"))
     for key, (value, origin) in draft.not_default().items():
-        parts += [f"  {key:<26}", (clean(shown(value), 60), "bold"), (f"  {clean(origin, 40)}\n", "dim")]
+        parts += [f"  {key:<26}", (clean(shown(value), 34), "bold"), (f"  {clean(origin, 40)}\n", "dim")]
     return Content.assemble(*parts)
 
 

@@ -12,6 +12,9 @@ from bc250studio import profiles
 from bc250studio.errors import clean
 from bc250studio.ui.numbers import big, duration, number, size
 from bc250studio.ui.stage_words import table
+from bc250studio.ui.words import hanging
+
+WIDTH = 76
 
 
 def model(resolved: profiles.Resolved) -> Content:
@@ -52,8 +55,8 @@ def thermal(resolved: profiles.Resolved) -> Content:
     """When it waits for the board."""
     limits = resolved.profile.thermal
     start = f"starts below {limits.start_below_c:g} °C" if limits.start_below_c else "starts at once"
-    pause = f"pauses at {limits.pause_at_c:g} °C" if limits.pause_at_c else "pauses at throttle + 6, at most 90 °C"
-    return _line("heat", f"{start}, {pause}; kernels: {resolved.profile.kernels.library}")
+    pause = f"pauses at {limits.pause_at_c:g} °C" if limits.pause_at_c else "pauses at throttle + 6 (at most 90 °C)"
+    return _line("heat", f"{start}, {pause}") + _line("kernels", resolved.profile.kernels.library)
 
 
 def memory(found: Any) -> Content:
@@ -62,9 +65,11 @@ def memory(found: Any) -> Content:
     for fit in found.get("fits", []) if isinstance(found, dict) else []:
         verdict = str(fit.get("verdict") or "")
         style = "$success" if verdict == "fits" else "$error" if "not" in verdict else "$warning"
-        parts += [("memory    ", "bold"), (f"{clean(verdict, 30)}: ", style), f"{clean(fit.get('why') or '', 300)}\n"]
+        why = hanging(" " * 10, clean(fit.get("why") or "", 300), WIDTH).strip()
+        parts += [("memory    ", "bold"), (f"{clean(verdict, 30)}\n", style), f"{'':<10}{why}\n"]
         pieces = fit.get("parts") if isinstance(fit.get("parts"), dict) else {}
-        parts.append((f"{'':<10}{' · '.join(f'{clean(k, 24)} {size(v)}' for k, v in pieces.items())}\n", "dim"))
+        listed = " · ".join(f"{clean(name, 24)} {size(count)}" for name, count in pieces.items())
+        parts.append((hanging(" " * 10, listed, WIDTH) + "\n", "dim"))
         if fit.get("knob"):
             parts.append((f"{'':<10}{clean(fit['knob'], 200)}\n", "$warning"))
     others = found.get("others") if isinstance(found, dict) else None
@@ -90,7 +95,7 @@ def rows(found: Any, resolved: profiles.Resolved) -> Content:
         text += f", about {duration(seconds * epochs)} as measured in {clean(time.get('from_run') or 'a run', 40)}"
     else:
         text += "; time unknown until a first run (h rehearses)"
-    return _line("rows", text)
+    return _line("rows", hanging(" " * 10, text, WIDTH).strip())
 
 
 LOOKS: dict[str, Callable[[profiles.Resolved], Any]] = {

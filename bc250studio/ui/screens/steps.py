@@ -21,7 +21,7 @@ from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.rows import Rows
-from bc250studio.ui.words import GLYPHS, STYLES, stage_note
+from bc250studio.ui.words import GLYPHS, STYLES, hanging, stage_note
 
 GOOD = ("done", "passed")
 WHAT = {
@@ -249,7 +249,7 @@ def _answers(run: RunView) -> Any:
         parts.append((f"? {clean(answer.get('prompt') or '', 300)}\n", "bold"))
         for side in ("base", "tuned"):
             said = answer.get(side) or {}
-            text = " ".join(clean(said.get("text") or "", 600).split())
+            text = hanging(" " * 8, " ".join(clean(said.get("text") or "", 600).split()), 76).lstrip()
             parts += [(f"  {side:<6}", "$success" if side == "tuned" else "dim"), f"{text}\n"]
     return Content.assemble(*parts)
 

@@ -82,7 +82,7 @@ class SystemScreen(StudioScreen[None]):
 
     async def _ask_doctor(self) -> None:
         try:
-            self._doctor = doctor_text(await twin("doctor", timeout_s=120))
+            self._doctor = doctor_text(await twin("doctor", timeout_s=120), self.size.width - 4)
         except StudioError as error:
             self._doctor = Content.styled(clean(error, 500), "$error")
         if self.is_mounted:
@@ -117,7 +117,7 @@ def sensors_text(snapshot: Snapshot) -> Content | str:
     return Content.assemble(*parts)
 
 
-def doctor_text(found: Any) -> Content:
+def doctor_text(found: Any, width: int) -> Content:
     """Findings by group, what would fix them below; what does not apply here is counted only."""
     if not isinstance(found, Mapping):
         return Content(clean(found, 4000))

@@ -67,9 +67,9 @@ def x_frame(traces: Sequence[Trace], total: float | None = None) -> tuple[float,
     """From 0 to the next rung of a ladder (never beyond ``total``): the axis jumps seldom, not every step."""
     last = max((trace.curve[-1].x1 for trace in traces if trace.curve), default=0.0)
     first = min((trace.curve[0].x0 for trace in traces if trace.curve), default=0.0)
-    rung = 10.0
+    rung: float = 10.0
     while rung < last:
-        rung *= 1.25
+        rung = math.ceil(rung * 1.25)
     if total is not None and total >= last:
         rung = min(rung, total)
     return min(first, 0.0), max(rung, last, 1.0)

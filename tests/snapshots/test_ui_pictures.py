@@ -1,0 +1,190 @@
+"""How every screen looks at 80x24 (SVG), three of them also wide, in 16 colours and without colour, and all as text.
+
+Time stands still, runs have fixed names, and nothing of the machine shows; ``pytest --snapshot-update`` writes anew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import DirectoryTree, Input
+
+from bc250studio import telemetry
+from bc250studio.jobs import JobFolder
+from bc250studio.settings import Settings, Ui
+from bc250studio.ui.app import StudioApp
+from bc250studio.ui.screens import dataset, kernels, model, review_words, system
+from bc250studio.ui.watch import Watcher
+from tests import recording
+
+NOW = 1_800_000_000.0
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def still_world(home, monkeypatch):
+    """One moment, one board, one answer from every command-line twin."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    monkeypatch.setattr(Watcher, "_sample", lambda self: recording.readings(100))
+    monkeypatch.setattr(Input, "cursor_blink", False, raising=False)
+    for module in (dataset, kernels, system):
+        monkeypatch.setattr(module, "twin", twin)
+    monkeypatch.setattr("bc250studio.ui.screens.review.twin", twin)
+    monkeypatch.setattr(model, "describe_text", lambda base: f"{base}  135 M parameters (as the test says)")
+    monkeypatch.setattr(model, "_known", lambda snapshot: [("demo:smollm2-135m", "ships as a package")])
+    monkeypatch.setattr(dataset, "_known", lambda snapshot: [("assets:demo.jsonl", "ships with bc250studio")])
+    monkeypatch.setattr(review_words, "LOOKS", {"heat": review_words.thermal})
+    monkeypatch.setattr(telemetry.time, "time", lambda: NOW)
+
+
+async def twin(*words: str, timeout_s: float = 0.0) -> Any:
+    """What the commands said on the day the test was written."""
+    answers: dict[str, Any] = {
+        "doctor": {
+            "chip": "AMD BC-250", "counts": {"pass": 1, "warn": 1, "fail": 1, "skip": 9},
+            "checks": [
+                {"name": "gpu", "group": "Device", "verdict": "pass", "why": "gfx1013 is visible", "fix": ""},
+                {"name": "swap", "group": "Memory", "verdict": "warn", "why": "no swap", "fix": "make a swap file"},
+                {"name": "fan", "group": "Memory", "verdict": "fail", "why": "the fan stands still", "fix": "look at it"},
+            ],
+        },
+        "kernels": {"use": "auto", "library": None, "chip": "gfx1013", "runner": {"torch": "2.11", "hip": "7.0"},
+                    "libraries": [{"name": "night", "proof": "passed", "shapes": 42}], "running": []},
+        "models": {"fits": [{"verdict": "fits", "why": "training takes about 7.2 GiB of 14.0", "knob": "",
+                             "parts": {"weights": 5 * 2**30, "activations": 2**30}}], "others": ["llama-server"]},
+        "data": {
+            "format": "messages", "files": 1, "max_length": 256, "columns": {"messages": "messages"},
+            "rows": {"total": 180, "used": 178, "cut": 3, "dropped": 2}, "reasons": {"empty answer": 2},
+            "dropped_rows": [{"where": "line 7", "reason": "empty answer", "detail": ""}], "notes": ["one duplicate"],
+            "tokens": {"all": 14308, "labelled": 6416, "labelled_percent": 44.8, "shortest": 59, "longest": 105, "p50": 79},
+            "histogram": [{"count": c} for c in (0, 6, 38, 72, 36, 21, 7)],
+            "packing": {"fill_percent": 87.3, "padded_fill_percent": 84.5, "passes": 8, "tokens_per_epoch": 14308},
+            "time": {"seconds_per_epoch": 58, "from_run": "demo"},
+        },
+    }  # fmt: skip
+    if words[:2] == ("data", "preview"):
+        return [{"where": "line 1", "tokens": 9, "segments": [
+            {"text": "user: What is it?\nassistant: ", "learnt": False}, {"text": "A board.", "learnt": True}]}]  # fmt: skip
+    return answers[words[0]]
+
+
+def runs() -> tuple[JobFolder, JobFolder]:
+    """A live run and a finished one."""
+    done = recording.write_run(
+        "demo",
+        step=150,
+        phase="done",
+        age_s=9000,
+        stages=recording.done_stages(),
+        name="demo-yesterday",
+        finished=NOW - 7600,
+    )
+    return recording.write_run("demo", step=72, name="demo-tonight"), done
+
+
+SCENES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "home": ("", ()),
+    "model": ("", ("n",)),
+    "dataset": ("", ("n", "f4", "f5", "f8")),
+    "recipe": ("", ("m",)),
+    "review": ("", ("r",)),
+    "training": ("live", ()),
+    "chart": ("live", ("z", "left", "left", "left")),
+    "steps": ("done", ("i", "e")),
+    "details": ("done", ("i",)),
+    "profile": ("done", ("i", "tab")),
+    "chat": ("done", ()),
+    "runs": ("", ("slash",)),
+    "compare": ("", ("slash", "space", "down", "space", "x")),
+    "system": ("", ("5",)),
+    "doctor": ("", ("5", "d")),
+    "kernels": ("", ("4",)),
+    "log": ("", ("6",)),
+    "help": ("live", ("question_mark",)),
+    "stop": ("live", ("s",)),
+}
+
+
+def scene(name: str, machine: Settings | None = None) -> tuple[StudioApp, Any]:
+    """The app before the scene, and what to press."""
+    live, done = runs()
+    which, keys = SCENES[name]
+    app = StudioApp(interval_s=0.05, job={"live": live, "done": done}.get(which), machine=machine or Settings())
+
+    async def act(pilot: Any) -> None:
+        await quiet(pilot)
+        if name == "chat":
+            from bc250studio.ui.conversation import Growing
+
+            app.go("chat", done)
+            await quiet(pilot)
+            chat = app.screen.chat
+            chat.words, chat.asked = "CPU · http://127.0.0.1:40123 · context 4,096", "What is the BC-250?"
+            chat.growing = {"base": Growing("I do not know"), "tuned": Growing("A small AMD board")}
+            app.screen._draw()
+        for key in keys:
+            await pilot.press(key)
+            await quiet(pilot)
+
+    return app, act
+
+
+async def quiet(pilot: Any) -> None:
+    """Until nothing is going on: three looks of the watcher have passed and no worker is left."""
+    seen = 0
+    while seen < 3:
+        before = pilot.app.snapshot
+        pilot.app.watcher.hurry()
+        await pilot.pause(0.05)
+        seen += pilot.app.snapshot is not before
+    ours = [worker for worker in pilot.app.workers if not isinstance(worker.node, DirectoryTree)]
+    if ours:  # an empty list would mean all, and a file browser never ends
+        await pilot.app.workers.wait_for_complete(ours)
+    await pilot.pause(0.45)  # a typed model is described 0.3 s after the last letter
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_80x24(snap_compare, name):
+    app, act = scene(name)
+    assert snap_compare(app, terminal_size=(80, 24), run_before=act)
+
+
+@pytest.mark.parametrize("name", ["home", "training", "steps"])
+def test_120x40(snap_compare, name):
+    app, act = scene(name)
+    assert snap_compare(app, terminal_size=(120, 40), run_before=act)
+
+
+@pytest.mark.parametrize("name", ["home", "training", "steps"])
+def test_sixteen_colours(snap_compare, name):
+    app, act = scene(name, Settings(ui=Ui(low_bandwidth="on", ascii=True)))
+    assert snap_compare(app, terminal_size=(80, 24), run_before=act)
+
+
+@pytest.mark.parametrize("name", ["home", "training", "steps"])
+def test_no_colour(snap_compare, name, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app, act = scene(name)
+    assert snap_compare(app, terminal_size=(80, 24), run_before=act)
+
+
+@pytest.mark.parametrize("size", [(160, 48), (59, 24), (80, 15)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_as_text(size, request):
+    """Other sizes as plain text, easy to review."""
+    app, act = scene("training")
+    async with app.run_test(size=size) as pilot:
+        await act(pilot)
+        found = "\n".join(
+            "".join(segment.text for segment in line).rstrip() for line in app.screen._compositor.render_strips()
+        )
+    file = HERE / "text" / f"training-{size[0]}x{size[1]}.txt"
+    if request.config.getoption("--snapshot-update") or (not file.exists() and not os.environ.get("CI")):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(found + "\n")
+    assert file.read_text() == found + "\n"

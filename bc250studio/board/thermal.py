@@ -162,8 +162,11 @@ class Gate:
         waited = bool(self._last) or self._now() - self._began > STALE_AFTER_S
         if not reading.good and not self._said_blind and waited:
             self._said_blind = True
+            # A CPU throttles by itself; a board whose GPU nobody watches may not.
             self._job.event(
-                "warning", f"The heat limits are blind: {reading.why}. The run goes on without them.", blind=True
+                "warning" if self.limits.by == "gpu" else "note",
+                f"The heat limits are blind: {reading.why}. The run goes on without them.",
+                blind=True,
             )
         elif reading.good and self._said_blind:
             self._said_blind = False

@@ -241,3 +241,96 @@ def tiny(family: str, **overrides: Any) -> tuple[Path, Path]:
         overrides.setdefault("tie_word_embeddings", True)
     folder = tiny_model(family, **overrides)
     return folder, base_gguf(folder)
+
+
+def synthetic_base(
+    out: Path,
+    arch: str = "llama",
+    layers: int = 2,
+    columns: int = 256,
+    vocab: int = 512,
+    heads: int = 4,
+    kv_heads: int = 2,
+    experts: int = 0,
+    fused: bool = False,
+    tied: bool = False,
+    seed: int = 0,
+) -> Path:
+    """A small f32 GGUF with the tensors of a Llama-like model, from a frozen random stream (no torch, no tokenizer).
+
+    Enough for llama.cpp's quantiser, which reads metadata and tensors but no vocabulary.
+    """
+    stream = np.random.RandomState(seed)
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, columns), "output_norm.weight": (columns,)}
+    if not tied:
+        shapes["output.weight"] = (vocab, columns)
+    stack = (experts,) if experts else ()
+    suffix = "_exps" if experts else ""
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        kv = columns // heads * kv_heads
+        shapes |= {block + "attn_norm.weight": (columns,), block + "ffn_norm.weight": (columns,)}
+        if fused:
+            shapes[block + "attn_qkv.weight"] = (columns + 2 * kv, columns)
+        else:
+            shapes |= {block + "attn_q.weight": (columns, columns), block + "attn_k.weight": (kv, columns)}
+            shapes[block + "attn_v.weight"] = (kv, columns)
+        shapes[block + "attn_output.weight"] = (columns, columns)
+        for name in ("ffn_gate", "ffn_up"):
+            shapes[f"{block}{name}{suffix}.weight"] = (*stack, 2 * columns, columns)
+        shapes[f"{block}ffn_down{suffix}.weight"] = (*stack, columns, 2 * columns)
+        if experts:
+            shapes[block + "ffn_gate_inp.weight"] = (experts, columns)
+    fields = Fields()
+    fields.put("general.architecture", STRING, arch)
+    numbers = {
+        "context_length": 512, "embedding_length": columns, "block_count": layers, "feed_forward_length": 2 * columns,
+        "attention.head_count": heads, "attention.head_count_kv": kv_heads, "vocab_size": vocab,
+        "rope.dimension_count": columns // heads,
+    }  # fmt: skip
+    if experts:
+        numbers |= {"expert_count": experts, "expert_used_count": 2}
+    for key, number in numbers.items():
+        fields.put(f"{arch}.{key}", U32, number)
+    for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
+        fields.put(f"{arch}.{key}", F32, 1e-5)
+    slots = [Slot(name, shape, 0) for name, shape in shapes.items()]
+    with GgufWriter(out, fields, slots) as writer:
+        for name, shape in shapes.items():
+            writer.write(name, (stream.standard_normal(shape) * 0.05).astype(np.float32))
+    return out
+
+
+SYNTHETIC: dict[str, dict[str, Any]] = {
+    "llama-2": {},
+    "llama-16-grouped": {"layers": 16, "heads": 8, "kv_heads": 2, "columns": 256, "vocab": 256},
+    "llama-80": {"layers": 80, "heads": 8, "kv_heads": 1, "vocab": 256},
+    "mixtral-8": {"layers": 4, "experts": 8, "vocab": 256},
+    "phi3-fused": {"arch": "phi3", "layers": 4, "fused": True, "vocab": 256},
+    "qwen2-tied": {"arch": "qwen2", "layers": 9, "tied": True, "vocab": 256},
+    "odd-rows": {"layers": 3, "columns": 96, "heads": 3, "kv_heads": 1, "vocab": 256},
+}
+"""Models whose quantisation by llama.cpp is recorded: options of :func:`synthetic_base`."""
+
+
+def importance_for(base: Path) -> dict[str, np.ndarray]:
+    """Made-up importance weights for every matrix of a base, from a frozen random stream."""
+    stream = np.random.RandomState(3)
+    with GgufFile(base) as file:
+        return {
+            name: (stream.standard_normal(tensor.columns) ** 2 + 0.01).astype(np.float32)
+            for name, tensor in file.tensors.items()
+            if len(tensor.shape) == 2 and name != "token_embd.weight"
+        }
+
+
+def write_imatrix(path: Path, values: dict[str, np.ndarray]) -> Path:
+    """llama.cpp's older binary imatrix file: count, then name, calls, size, sums (value = sum / calls)."""
+    import struct
+
+    parts = [struct.pack("<i", len(values))]
+    for name, value in values.items():
+        text = name.encode()
+        parts += [struct.pack("<i", len(text)), text, struct.pack("<ii", 1, value.size), value.astype("<f4").tobytes()]
+    path.write_bytes(b"".join(parts))
+    return path

@@ -115,11 +115,11 @@ def _texts(exported: Exported, source: ModelSource, base: Path, facts: Facts) ->
     pieces = _pieces(source)
     adapter = exported.path.name if exported.kind == "adapter" else None
     model = f"./{base.name}" if adapter else f"./{exported.path.name}"
+    where = f"Run inside this folder, with {base.name} beside these files." if adapter else "Run inside this folder."
     return {
         "README.md": card(exported, source, base, facts, description, pieces is not None),
-        "Modelfile": ollama.modelfile(model, f"./{adapter}" if adapter else None, pieces, bos, adds_bos, stops),
-        "serve.sh": f"#!/bin/sh\n# Run inside this folder{'' if not adapter else f', with {base.name} beside these files'}.\n"
-        f"exec {server_line(exported, base)}\n",
+        "Modelfile": ollama.modelfile(model, adapter, pieces, bos if adds_bos else "", stops),
+        "serve.sh": f"#!/bin/sh\n# {where}\nexec {server_line(exported, base)}\n",
     }
 
 

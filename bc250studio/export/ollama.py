@@ -20,18 +20,21 @@ _S, _U, _A, _V = "SYSTEMTEXTQ", "USERTEXTQ", "ASSISTANTTEXTQ", "SECONDTEXTQ"
 
 @dataclass(frozen=True)
 class Pieces:
-    """Text before and after each role's message; ``default_system`` is what the template says without one."""
+    """Text before and after each role's message.
+
+    ``default_system``: what stands in the system message's place when there is none; None when nothing does.
+    """
 
     start: str
     system: tuple[str, str] | None
     user: tuple[str, str]
     assistant: tuple[str, str]
-    default_system: str
+    default_system: str | None
 
     def render(self, chat: Chat, generation: bool) -> str:
         """The text of a chat, as Ollama will build it."""
         messages = list(chat)
-        if self.default_system and messages[0]["role"] != "system":
+        if self.default_system is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self.default_system})
         around = {"system": self.system or ("", ""), "user": self.user, "assistant": self.assistant}
         text = self.start
@@ -68,7 +71,7 @@ def pieces_of(render: Render) -> Pieces | None:
     if not between.startswith(assistant_end) or not head.endswith(between[len(assistant_end) :]):
         return None
     user_start = between[len(assistant_end) :]
-    pieces = Pieces(head[: len(head) - len(user_start)], None, (user_start, user_end), (opening, assistant_end), "")
+    pieces = Pieces(head[: len(head) - len(user_start)], None, (user_start, user_end), (opening, assistant_end), None)
     pieces = _with_system(pieces, render)
     return pieces if _verified(pieces, render) else None
 
@@ -85,9 +88,9 @@ def _with_system(pieces: Pieces, render: Render) -> Pieces:
     if not after.endswith(pieces.user[0]):
         return pieces
     after = after[: len(after) - len(pieces.user[0])]
-    default = ""
+    default = None
     start = pieces.start
-    if start.startswith(before) and start.endswith(after) and len(start) > len(before) + len(after):
+    if start and start.startswith(before) and start.endswith(after) and len(start) >= len(before) + len(after):
         default = start[len(before) : len(start) - len(after)]
         start = ""
     elif before.startswith(start):
@@ -110,23 +113,14 @@ def _verified(pieces: Pieces, render: Render) -> bool:
         return False
 
 
-def modelfile(
-    base_file: str,
-    adapter_file: str | None,
-    pieces: Pieces | None,
-    bos: str,
-    server_adds_bos: bool,
-    stops: Sequence[str],
-) -> str:
-    """The Modelfile's text. ``bos`` is left out of the template when the runner adds it by itself."""
-    lines = [f"FROM {base_file}"]
-    if adapter_file:
-        lines.append(f"ADAPTER {adapter_file}")
-    template = go_template(pieces, bos if server_adds_bos else "") if pieces else None
-    if template is not None and pieces is not None:
+def modelfile(base: str, adapter: str | None, pieces: Pieces | None, own_bos: str, stops: Sequence[str]) -> str:
+    """The Modelfile's text. ``own_bos``: the token that the runner puts first by itself, so the template must not."""
+    lines = [f"FROM {base}"]
+    if adapter:
+        lines.append(f"ADAPTER ./{adapter}")
+    template = go_template(pieces, own_bos) if pieces else None
+    if template is not None:
         lines.append(f'TEMPLATE """{template}"""')
-        if pieces.default_system and '"""' not in pieces.default_system:
-            lines.append(f'SYSTEM """{pieces.default_system}"""')
     lines += [f'PARAMETER stop "{stop}"' for stop in stops if stop and '"' not in stop and "\n" not in stop]
     return "\n".join(lines) + "\n"
 
@@ -139,7 +133,8 @@ def go_template(pieces: Pieces, dropped_bos: str) -> str | None:
             start = start[len(dropped_bos) :]
         elif not start and system and system[0].startswith(dropped_bos):
             system = (system[0][len(dropped_bos) :], system[1])
-    texts = [start, *pieces.user, *pieces.assistant, *(system or ())]
+    default = pieces.default_system
+    texts = [start, *pieces.user, *pieces.assistant, *(system or ()), default or ""]
     if any("{{" in text or "}}" in text or '"""' in text for text in texts):
         return None
     branches = [("user", pieces.user), ("assistant", pieces.assistant), *([("system", system)] if system else [])]
@@ -147,4 +142,6 @@ def go_template(pieces: Pieces, dropped_bos: str) -> str | None:
     for number, (role, (before, after)) in enumerate(branches):
         word = "if" if number == 0 else "else if"
         body += f'{{{{ {word} eq .Role "{role}" }}}}{before}{{{{ .Content }}}}{after}'
+    if default is not None and system:
+        start += f'{{{{ if ne (index .Messages 0).Role "system" }}}}{system[0]}{default}{system[1]}{{{{ end }}}}'
     return f"{start}{{{{ range .Messages }}}}{body}{{{{ end }}}}{{{{ end }}}}{pieces.assistant[0]}"

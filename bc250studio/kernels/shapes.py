@@ -187,13 +187,10 @@ def _attention(attention: dict[str, Any], step: Step) -> list[Product]:
     found: list[Product] = []
     for slots, rung in step.segments or ((1, step.tokens),):
         queries = group * rung
-        # torch.matmul folds (slots, key heads) into one batch; where they do not lie one behind the other it copies
-        # the transposed keys and values first, and the copy is no longer transposed.
-        turned = "NN" if slots > 1 and kv > 1 else "TN"
         for m, n, k, layout, role, count in (
-            (rung, queries, size, turned, "attention scores", scores),
+            (rung, queries, size, "TN", "attention scores", scores),
             (size, queries, rung, "NN", "attention values", forward),
-            (rung, queries, size, turned, "attention gradient", layers),
+            (rung, queries, size, "TN", "attention gradient", layers),
             (size, rung, queries, "NT", "attention gradient", 2 * layers),
             (size, queries, rung, "NN", "attention gradient", layers),
         ):

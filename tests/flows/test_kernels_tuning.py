@@ -287,9 +287,10 @@ def watched(tmp_path: Path, script: str, **options: Any) -> watch.Outcome:
     )
 
 
-def test_silence_ends_the_whole_group(tmp_path: Path) -> None:
+def test_silence_ends_the_whole_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)']); print(c.pid, flush=True); time.sleep(600)"
     lines: list[str] = []
+    monkeypatch.setattr(watch, "GRACE_S", 0.5)
     outcome = watched(tmp_path, script, on_line=lines.append, quiet_s=1.0)
     assert outcome.silent and not outcome.ok and "fell silent" in outcome.words
     assert not Path(f"/proc/{lines[0]}").exists() or "Z" in Path(f"/proc/{lines[0]}/stat").read_text().split()[2]

@@ -16,6 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="every row's verdict, lengths, packing", allow_abbrev=False)
     _common(check)
     check.add_argument("--rows", type=int, default=10, metavar="N", help="dropped rows shown (default 10)")
+    check.add_argument("--preview", type=int, default=1, metavar="N", help="rendered rows shown (default 1)")
     check.set_defaults(act=_check)
     preview = actions.add_parser("preview", help="rendered rows with the mask shown", allow_abbrev=False)
     _common(preview)
@@ -114,7 +115,9 @@ def _check(args: argparse.Namespace) -> int:
     checked = _checked(args)
     report = checked.report
     shown = {**report, "dropped_rows": report["dropped_rows"][: args.rows] if not args.json else report["dropped_rows"]}
-    emit(shown, args.json, _text(checked.recognition, shown))
+    rows = checked.preview.first[: max(args.preview, 0)]
+    text = "\n\n".join([_text(checked.recognition, shown), *map(show, rows)])
+    emit({**shown, "preview": [row.as_dict() for row in rows]}, args.json, text)
     if not checked.learnable:
         narrate(f"bc250studio: {_nothing(report)}")
         return 2

@@ -83,11 +83,12 @@ def histogram(lengths: NDArray[np.int64]) -> list[dict[str, int]]:
     """Examples by length before cutting: buckets of equal width, ends included (`from` <= tokens <= `to`)."""
     if len(lengths) == 0:
         return []
-    longest = int(np.percentile(lengths, 99.5, method="higher"))
-    width = max(1, -(-longest // _BUCKETS))
+    shortest, longest = int(lengths.min()) - 1, int(np.percentile(lengths, 99.5, method="higher"))
+    width = max(1, -(-(longest - shortest) // _BUCKETS))
     step = 10 ** max(len(str(width)) - 1, 0)
     width = -(-width // step) * step
-    edges = list(range(0, longest + width, width))
+    begin = shortest // width * width
+    edges = list(range(begin, longest + width, width))
     counts, _ = np.histogram(np.minimum(lengths - 1, edges[-1] - 1), bins=edges)
     rows = [{"from": a + 1, "to": b, "count": int(n)} for a, b, n in zip(edges, edges[1:], counts, strict=False)]
     rows[-1]["to"] = max(rows[-1]["to"], int(lengths.max()))

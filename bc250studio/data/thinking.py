@@ -15,6 +15,7 @@ from bc250studio.data.raw import Raw
 from bc250studio.data.recognise import SAMPLE_ROWS, Recognition, recognise, sample
 from bc250studio.data.shape import Chat, shape
 from bc250studio.data.verdict import Dropped
+from bc250studio.errors import BadInput
 from bc250studio.models.find import ModelSource
 from bc250studio.models.tokenizer import Tokenizer, load_tokenizer
 from bc250studio.profiles import Profile
@@ -50,15 +51,17 @@ def settle_thinking(
 def served(profile: Profile, source: ModelSource) -> bool | None:
     """The switch that serving must use for what ``profile`` trains: the one its rows are rendered with.
 
-    Raises:
-        BadInput: the data cannot be read or recognised.
+    None for a template without a switch, and where the data cannot be read any more.
     """
     if profile.data.thinking is not None:
         return profile.data.thinking
-    tokenizer = load_tokenizer(source)
-    if not tokenizer.supports("enable_thinking"):
-        return None
     data = profile.data
-    dataset = locate(data.path)
-    recognition = recognise(dataset.rows(), data.format, data.columns, dataset.name)
-    return settle_thinking(None, tokenizer, dataset.rows(), recognition, data.use_chosen)
+    try:
+        tokenizer = load_tokenizer(source)
+        if not tokenizer.supports("enable_thinking"):
+            return None
+        dataset = locate(data.path)
+        recognition = recognise(dataset.rows(), data.format, data.columns, dataset.name)
+        return settle_thinking(None, tokenizer, dataset.rows(), recognition, data.use_chosen)
+    except BadInput:
+        return None

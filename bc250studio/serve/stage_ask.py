@@ -51,7 +51,7 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
             questions,
             wanted.max_tokens,
             wanted.temperature,
-            resolved.profile.data.thinking,
+            thinking_of(resolved),
             base,
             progress,
         )
@@ -63,6 +63,15 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
         if unmet:
             record |= {"exit_code": 1, "error": f"{unmet} of {expected} answers are not as expected."}
     return record
+
+
+def thinking_of(resolved: Resolved) -> bool | None:
+    """The thinking switch the rows were trained with; questions are asked with the same."""
+    from bc250studio.data.thinking import served
+    from bc250studio.models.find import find
+
+    profile = resolved.profile
+    return served(profile, find(profile.model.base, profile.model.revision))
 
 
 def questions_of(resolved: Resolved) -> list[Question]:

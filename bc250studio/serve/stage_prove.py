@@ -109,12 +109,14 @@ def _check_merge(proof: prove.Proof, job: JobFolder, trained: Path, merged: Path
 
 
 def _compare_ids(proof: prove.Proof, talk: Any, resolved: Resolved) -> None:
+    from bc250studio.data.thinking import served
     from bc250studio.models.find import find
     from bc250studio.models.tokenizer import load_tokenizer
 
     profile = resolved.profile
     source = find(profile.model.base, profile.model.revision)
-    found = same_ids.compare(talk, load_tokenizer(source), _chats(resolved, source, proof), profile.data.thinking)
+    chats, thinking = _chats(resolved, source, proof), served(profile, source)
+    found = same_ids.compare(talk, load_tokenizer(source), chats, thinking)
     proof.ids_equal, proof.ids_checked, proof.ids_note = found.equal, found.checked, found.note
     proof.closing_stops = found.closing_stops
 

@@ -116,6 +116,15 @@ def tail(log: Path) -> str:
         return ""
 
 
+def head(log: Path, size_bytes: int = 1 << 20) -> str:
+    """The beginning of a log, where loading is told; empty when it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            return clean(file.read(size_bytes).decode("utf-8", "replace"))
+    except OSError:
+        return ""
+
+
 def cause(text: str, code: int | None) -> str:
     """Half a sentence that says why, from the log's ``text`` and the exit ``code`` (None when unknown).
 

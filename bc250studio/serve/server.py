@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -249,8 +250,8 @@ def start(
     binary, device = choose_device(binary, plan.device)
     stop_folder(folder)
     if check_memory:
-        files = [file for file in (plan.model, plan.adapter) if file is not None]
-        memory.check(device, files, plan.context, plan.slots, own_job)
+        caches = (plan.cache_type_k, plan.cache_type_v)
+        memory.check(device, plan.model, plan.adapter, plan.context, plan.slots, caches, own_job)
     for attempt in range(3):
         port = plan.port or free_port(plan.host)
         try:
@@ -316,6 +317,7 @@ def _start_once(folder: Path, plan: Plan, binary: Binary, device: Device, port: 
     try:
         _wait_ready(server, child, progress)
         server = replace(server, n_ctx=_verify(server))
+        server = _as_placed(server)
     except BaseException:
         _end(server, 5.0)
         child.wait(timeout=10)
@@ -348,6 +350,14 @@ def _wait_ready(server: Server, child: subprocess.Popen[bytes], progress: Progre
                 f"llama-server said nothing for {STUCK_S:.0f} seconds while loading and was ended. Log: {server.log}"
             )
         time.sleep(0.05)
+
+
+def _as_placed(server: Server) -> Server:
+    """What computes is what the log says, not what was asked for: a device that took no weights is not named."""
+    holders = re.findall(r"load_tensors:\s+(\S+) model buffer size", causes.head(server.log))
+    if server.device == "CPU" or not holders or server.device in holders:
+        return server
+    return replace(server, device="CPU", backend_words=f"CPU ({server.backend_words}, asked for, took no weights)")
 
 
 def _loading_words(log: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from bc250studio import jobs
 from bc250studio.errors import BadInput, JobFailed
+from bc250studio.export.gguf_write import Fields, GgufWriter, Slot
 from bc250studio.jobs import JobFolder
 from bc250studio.jobs.identity import mine
+from bc250studio.models.gguf_file import STRING, U32
 from bc250studio.serve import ask, causes, memory, server
 from bc250studio.serve.ask import Question, read_questions
 from bc250studio.serve.binary import CPU, Device
@@ -115,10 +118,23 @@ def test_a_prompts_file_with_everything(tmp_path: Path):
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    path = tmp_path / "w.gguf"
-    with path.open("wb") as file:
-        file.truncate(64 * 2**20)
-    return path
+    """A GGUF of 32 layers, 8 KV heads of 64 numbers, and a 64 MiB tensor."""
+    fields = Fields()
+    fields.put("general.architecture", STRING, "llama")
+    numbers = {"block_count": 32, "embedding_length": 2048, "attention.head_count": 32, "attention.head_count_kv": 8}
+    for key, number in numbers.items():
+        fields.put(f"llama.{key}", U32, number)
+    with GgufWriter(tmp_path / "w.gguf", fields, [Slot("x", (1024, 16384), 0)]) as writer:
+        writer.write("x", np.zeros((1024, 16384), np.float32))
+    return tmp_path / "w.gguf"
+
+
+def test_the_cache_is_counted_from_the_models_shape(weights: Path):
+    without = memory.need_mib(weights, None, 0, 1, (2.0, 2.0))
+    assert without == 64 + memory.SPARE_MIB
+    # 32 layers x 8 heads x 64 numbers x 2 bytes for keys and as much for values: 64 KiB a token.
+    assert memory.need_mib(weights, None, 4096, 2, (2.0, 2.0)) - without == 4096 * 2 * 64 // 1024
+    assert memory.need_mib(weights, weights, 4096, 2, (4.0, 4.0)) - without == 64 + 2 * 512
 
 
 def test_a_training_run_keeps_the_boards_memory(weights: Path):
@@ -126,12 +142,12 @@ def test_a_training_run_keeps_the_boards_memory(weights: Path):
     job.write_state(phase="training", owner=mine().as_dict())
     assert jobs.live()
     with pytest.raises(JobFailed, match=r"long-night-.* is training and the server would share its memory"):
-        memory.check(RADV, [weights], 512, 1)
-    memory.check(CPU, [weights], 512, 1)
-    memory.check(Device("Vulkan0", "NVIDIA H200", 143000, 140000), [weights], 512, 1)
-    memory.check(RADV, [weights], 512, 1, own_job=job.path)
+        memory.check(RADV, weights, None, 512, 1)
+    memory.check(CPU, weights, None, 512, 1)
+    memory.check(Device("Vulkan0", "NVIDIA H200", 143000, 140000), weights, None, 512, 1)
+    memory.check(RADV, weights, None, 512, 1, own_job=job.path)
     job.write_state(phase="done")
-    memory.check(RADV, [weights], 512, 1)
+    memory.check(RADV, weights, None, 512, 1)
 
 
 def test_too_little_memory_is_refused_with_both_numbers(weights: Path, monkeypatch: pytest.MonkeyPatch):
@@ -140,9 +156,9 @@ def test_too_little_memory_is_refused_with_both_numbers(weights: Path, monkeypat
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Little)
     with pytest.raises(JobFailed, match=r"needs about \d+ MiB and only 100 MiB are of memory available"):
-        memory.check(RADV, [weights], 4096, 2)
+        memory.check(RADV, weights, None, 4096, 2)
     with pytest.raises(JobFailed, match="only 50 MiB are free on Vulkan0"):
-        memory.check(Device("Vulkan0", "NVIDIA GTX", 2000, 50), [weights], 4096, 2)
+        memory.check(Device("Vulkan0", "NVIDIA GTX", 2000, 50), weights, None, 4096, 2)
 
 
 def test_the_tunnel_line_comes_from_the_ssh_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -10,6 +10,7 @@ travels in a file, never on a command line.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ class Server:
         talk = self.talk()
 
         def again(scale: float) -> tuple[str, str]:
+            if read(self.folder) is None:
+                raise JobFailed("The server was stopped while it was being compared; start it again and prove again.")
             started = start(self.folder, replace(plan, scale=scale), binary, own_job=self.folder)
             return started.url, started.key
 
@@ -247,7 +250,38 @@ def start(
         if not file.is_file():
             raise BadInput(f"The {what} file {file} is not there; export it again.")
         GgufFile(file).close()  # a file that was cut short is refused here, with the tensor's name
+    if plan.adapter is not None and "," in str(plan.adapter):
+        raise BadInput(f"llama-server cannot take an adapter whose path has a comma in it: {plan.adapter}")
     binary, device = choose_device(binary, plan.device)
+    with _only_starter(folder):
+        return _start(folder, plan, binary, device, progress, own_job, check_memory)
+
+
+@contextlib.contextmanager
+def _only_starter(folder: Path) -> Iterator[None]:
+    """One start at a time for a folder: app, command line and supervisor may all want the server."""
+    descriptor = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise JobFailed(
+                f"Another process starts the server of {folder.name} at this moment; wait for it."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _start(
+    folder: Path,
+    plan: Plan,
+    binary: Binary,
+    device: Device,
+    progress: Progress,
+    own_job: Path | None,
+    check_memory: bool,
+) -> Server:
     stop_folder(folder)
     if check_memory:
         caches = (plan.cache_type_k, plan.cache_type_v)

@@ -19,6 +19,10 @@ MOST_VGPRS = 256
 LDS_BYTES = 65536
 WAVE = 32
 SIMDS_PER_CU = 2
+L2_BYTES_PER_CLOCK = 512
+"""Half of RDNA 1's 16 slices of 64 bytes: what kernels reach, not the paper."""
+SAME_TILE = 3
+"""Designs of one tile and group that may be chosen before others have had their turn."""
 OTHER_VGPRS = 46
 """Addresses, loop counters and scratch besides accumulators and operands, as Tensile's assembly shows."""
 
@@ -122,6 +126,9 @@ class Design:
         tile_s = self.macro[0] * self.macro[1] * depth * lane_s / (busy * hidden)
         prologue_s = 1.5e-6 * math.ceil(per_cu / together)
         compute_s = per_cu * tile_s + prologue_s
+        # Every tile reads its own rows and columns through the L2 cache.
+        through_l2 = tiles * (self.macro[0] + self.macro[1]) * depth * BYTES[product.dtype]
+        compute_s = max(compute_s, through_l2 / (L2_BYTES_PER_CLOCK * chip.clock_mhz * 1e6))
         moved = product.bytes_held() + (product.m * product.n * product.batch * 4 * self.split if self.split > 1 else 0)
         return max(compute_s, moved / (chip.bandwidth_gb_s * 1e9)) + (4e-6 if self.split > 1 else 0)
 
@@ -184,18 +191,26 @@ def choose(
             if key not in best or time_s < best[key][0]:
                 best[key] = (time_s, design)
         ranked[index] = [d for _, d in sorted(best.values(), key=lambda pair: (pair[0], pair[1].name))]
-    chosen: dict[Design, None] = {}
     order = sorted(range(len(products)), key=lambda i: -products[i].flops)
-    while len(chosen) < most and any(ranked[i] for i in order):
-        for index in order:
-            while ranked[index]:
-                design = ranked[index].pop(0)
-                if design not in chosen:
-                    chosen[design] = None
+    chosen: dict[Design, None] = {}
+    for limit in (SAME_TILE, len(pool)):
+        queues = {index: list(ranked[index]) for index in order}
+        while len(chosen) < most and any(queues.values()):
+            for index in order:
+                _vote(queues[index], chosen, limit)
+                if len(chosen) >= most:
                     break
-            if len(chosen) >= most:
-                break
     return list(chosen)
+
+
+def _vote(queue: list[Design], chosen: dict[Design, None], limit: int) -> None:
+    """Take a size's best design that is new, and of whose tile and group fewer than ``limit`` are in."""
+    while queue:
+        design = queue.pop(0)
+        alike = sum((d.tile, d.group) == (design.tile, design.group) for d in chosen)
+        if design not in chosen and alike < limit:
+            chosen[design] = None
+            return
 
 
 def _useful(design: Design, product: Product) -> bool:

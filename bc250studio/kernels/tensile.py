@@ -72,7 +72,7 @@ def configured() -> Tensile:
     if not place:
         raise BadInput(
             "No Tensile is set; get one patched for gfx1013 (docs/kernels.md) and name it with: "
-            "bc250studio settings kernels.tensile FOLDER"
+            "bc250studio settings kernels.tensile=FOLDER"
         )
     return insist(inspect(Path(place).expanduser()))
 

@@ -138,8 +138,20 @@ class Trainer:
         Between two steps the caller may evaluate, save, pause or stop; the model is in training mode again
         for the next one.
         """
+        self.warm_up()
         while self.done < len(self.plan):
             yield self.step()
+
+    def warm_up(self) -> None:
+        """On a GPU: compile kernels and record device graphs of every layout to come, outside any step's time."""
+        if self.device.type != "cuda":
+            return
+        first = {p.layout: p for step in reversed(self.plan[self.done :]) for p in step}
+        # Dropout in the warm-up must not move the random numbers of the run: resuming would draw others.
+        with torch.random.fork_rng(devices=[self.device]):
+            self.model.train()
+            for planned in first.values():
+                self.passes.warm_up(self.feed.batch(planned).to(self.device))
 
     def step(self) -> Step:
         """One optimiser step."""

@@ -70,6 +70,16 @@ class Passes:
         known.backward.replay()
         return total
 
+    def warm_up(self, batch: Batch) -> None:
+        """Compile and record what this kind of pass needs, before anything is timed; gradients stay as they are."""
+        if self.why_not is None:
+            if batch.layout not in self.recorded:
+                self._record(batch)
+            return
+        kept = self.flat.gradient.clone()
+        passes.forward_backward(self.body, self.head, batch, self.chunk, 0.0)
+        self.flat.gradient.copy_(kept)
+
     def _record(self, batch: Batch) -> Recorded | None:
         kept = self.flat.gradient.clone()  # warm-up passes add to it
         try:

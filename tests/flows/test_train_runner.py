@@ -22,11 +22,12 @@ from safetensors.torch import load_file
 from tiny import tiny_model
 from transformers import AutoModelForCausalLM
 
-from bc250studio import profiles, telemetry
+from bc250studio import data, profiles, telemetry
 from bc250studio.errors import BadInput, JobFailed
 from bc250studio.jobs import JobFolder, control
 from bc250studio.jobs.progress import silent
 from bc250studio.jobs.spawn import child_environment
+from bc250studio.models import find
 from bc250studio.train import checkpoints, reference, runner, stage
 
 ROWS = [
@@ -202,7 +203,15 @@ def test_full_training_leaves_a_model_folder(data_file: Path) -> None:
     job = job_of(data_file, **{"adapter.kind": "full", "train.learning_rate": 1e-3, "train.steps": 3})
     record = runner.Run(job)()
     assert record["eval_loss_after"] < record["eval_loss_before"]
-    AutoModelForCausalLM.from_pretrained(str(job.path / record["outputs"]["model"]))
+    saved = AutoModelForCausalLM.from_pretrained(str(job.path / record["outputs"]["model"]))
+    held_out = data.prepare(job.profile().profile, find.find(str(tiny_model("llama")))).evaluation
+    total = 0.0
+    for ids, labels in held_out:
+        tokens = torch.from_numpy(ids.astype(np.int64))[None]
+        marked = torch.where(torch.from_numpy(labels.copy())[None], tokens, torch.tensor(-100))
+        with torch.no_grad():
+            total += float(saved(input_ids=tokens, labels=marked).loss) * int(labels.sum())
+    assert total / held_out.labelled_count == pytest.approx(record["eval_loss_after"], rel=1e-4)
 
 
 @pytest.mark.slow

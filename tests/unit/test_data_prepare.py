@@ -100,14 +100,49 @@ def test_every_row_has_a_verdict_and_totals_add_up(tmp_path, source):
     assert {row.where for row in checked.preview.dropped} == {f"line {n}" for n in (2, 3, 4, 5, 6, 7)}
 
 
-@pytest.mark.parametrize("words", [1, 24, 25, 26, 120])
-def test_cutting_never_leaves_a_row_without_labels(tmp_path, source, words):
-    """Prompts of under, at and over max_length 64: cut, or dropped with the numbers."""
-    rows = [{"prompt": "a " * words, "completion": "b " * 40}, {"prompt": "short", "completion": "ok"}]
-    found = prepare(profile(jsonl(tmp_path / "a.jsonl", rows), data__max_length=64, data__eval_fraction=0.0), source)
+def prompt_of(tokenizer, tokens: int) -> str:
+    """A question whose rendered prompt, generation prompt included, has exactly so many tokens."""
+    for words in range(1, tokens):
+        text = "a" + " a" * words
+        chat = [{"role": "user", "content": text}]
+        if len(tokenizer.encode_chat(tokenizer.render(chat, add_generation_prompt=True))) == tokens:
+            return text
+    raise AssertionError(f"no prompt of {tokens} tokens")
+
+
+@pytest.mark.parametrize(("prompt_tokens", "outcome"), [(40, "cut"), (63, "cut"), (64, "dropped"), (200, "dropped")])
+def test_cutting_never_leaves_a_row_without_labels(tmp_path, source, tokenizer, prompt_tokens, outcome):
+    rows = [
+        {"prompt": prompt_of(tokenizer, prompt_tokens), "completion": "b " * 40},
+        {"prompt": "short", "completion": "ok"},
+    ]
+    file = jsonl(tmp_path / "a.jsonl", rows)
+    found = prepare(profile(file, data__max_length=64, data__eval_fraction=0.0), source)
+    assert found.report["rows"][outcome] == 1 and found.report["rows"]["total"] == 2
     assert all(labelled.any() and len(ids) <= 64 for ids, labelled in found.train)
-    dropped = prepare(profile(tmp_path / "a.jsonl", data__max_length=64, data__overlong="drop"), source).report
-    assert dropped["rows"]["cut"] == 0 and dropped["rows"]["dropped"] == 1
+    if outcome == "cut":
+        ids, labelled = found.train.row(0)
+        assert len(ids) == 64 and int(labelled.sum()) == 64 - prompt_tokens
+    else:
+        (row,) = found.report["dropped_rows"]
+        assert row["where"] == "line 1" and row["reason"] == "answer cut away by length"
+        assert f"the answer begins at {prompt_tokens + 1}, max_length is 64" in row["detail"]
+    strict = prepare(profile(file, data__max_length=64, data__overlong="drop"), source).report
+    assert strict["rows"]["cut"] == 0 and strict["reasons"] == {"longer than max_length": 1}
+
+
+def test_a_csv_is_trained_on_as_it_stands(tmp_path, source, tokenizer):
+    """Text "null" and "NA", numbers and quoted newlines come out of the ids again; blanks are reported by line."""
+    file = tmp_path / "a.csv"
+    file.write_bytes('\ufeffprompt;completion\r\nIs it?;null\r\n"two\r\nlines";007\r\nNA;"a; b"\r\nblank;\r\n'.encode())
+    found = prepare(profile(file, data__eval_fraction=0.0), source)
+    texts = [tokenizer.decode(ids).split("<|im_start|>user\n")[1] for ids, _ in found.train]
+    assert texts == [
+        "Is it?<|im_end|>\n<|im_start|>assistant\nnull<|im_end|>\n",
+        "two\r\nlines<|im_end|>\n<|im_start|>assistant\n007<|im_end|>\n",
+        "NA<|im_end|>\n<|im_start|>assistant\na; b<|im_end|>\n",
+    ]
+    assert [(row["where"], row["reason"]) for row in found.report["dropped_rows"]] == [("line 6", "empty answer")]
 
 
 @pytest.mark.parametrize(

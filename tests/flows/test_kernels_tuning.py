@@ -278,6 +278,60 @@ def test_a_build_that_fails_leaves_a_log_and_no_library(
     assert not store.libraries() and list((store.home() / "logs").glob("build-*.log"))
 
 
+def test_install_builds_races_leaves_out_proves_and_uses(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The race and the proof need a board; here they answer what a board might."""
+    from bc250studio.bench import recipes_gemm
+    from bc250studio.cli import main as cli
+    from bc250studio.kernels import prove
+
+    job = tune.create(shape_list(), chip.bc250(), most=2, widen=False)
+    tuned(job)
+    capsys.readouterr()
+    raced: list[list[Product]] = []
+
+    def race(products: list[Product], library: store.Stored, options: Any, board: chip.Chip) -> dict[str, Any]:
+        assert library is not None and board.compute_units == 40
+        raced.append(products)
+        gains = {"fp16 TN": 2.0, "fp16 NN": 1.5 if len(raced) == 1 else 0.7, "fp16 NT": 1.0}
+        return {
+            "results": {
+                "classes": {f"{p.dtype} {p.layout}": {"gain": gains[f"{p.dtype} {p.layout}"]} for p in products}
+            }
+        }
+
+    monkeypatch.setattr(recipes_gemm, "race", race)
+    monkeypatch.setattr(
+        prove,
+        "prove",
+        lambda **_: {
+            "verdict": "passed",
+            "chip": "gfx1013",
+            "chip_name": "BC-250",
+            "products": {"cases": 5},
+            "faults": [],
+        },
+    )
+    stock = stock_logic(tmp_path / "stock")
+    assert cli.main(["kernels", "install", job.name, "--name", "mine", "--stock-logic", str(stock), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["verdict"] == "passed" and store.choice() == ("auto", "mine")
+    assert {p.key for p in raced[0]} == {
+        p.key for item in logic.read_folder(job.path / "tune" / "logic") for p in item.products
+    }
+    assert not {p.key for p in raced[1]} & {p.key for p in raced[0]}, "then sizes off the list"
+    assert len(store.libraries()) == 1 and store.library("mine").about["left_out"] == ["fp16 NT"]
+    library = selection.open_library(store.library("mine").folder)
+    assert [library.hit(Product(40, 40, 1, 40, "fp16", o)).kind for o in ("TN", "NN", "NT")] == [
+        "tuned",
+        "fallback",
+        "fallback",
+    ]
+    assert library.hit(next(p for p in raced[0] if p.layout == "NN")).kind == "tuned", "NN serves exactly its own sizes"
+    assert cli.main(["kernels", "use", "stock"]) == 0 and store.choice()[0] == "stock"
+
+
 # -- the watchdog ----------------------------------------------------------------------------------------------
 
 

@@ -75,6 +75,7 @@ class StudioApp(App[None]):
         self.watcher = Watcher(
             self.post_message, interval_s, lost_terminal=survival.hung_up if _stdin_is_terminal() else None
         )
+        self.peeking: JobFolder | None = None
         self._title = ""
         self._verdicts: dict[str, str] = {}
 
@@ -207,6 +208,10 @@ class StudioApp(App[None]):
         message = None
         if row is not None:
             message = f"{row.name} goes on. Return with: bc250studio   (or: bc250studio attach {row.name})"
+        if self.peeking is not None:
+            message = (
+                f"{self.peeking.name} stands stopped for a peek. Go on with: bc250studio resume {self.peeking.name}"
+            )
         self.exit(message=message)
 
     # Manners

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
+import json
+import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 
 import pytest
@@ -321,7 +325,7 @@ async def test_system_and_log_and_kernels_open(home, monkeypatch):
     from bc250studio.ui.screens import kernels, system
 
     async def twin(*arguments, timeout_s=0.0):
-        return {"findings": [{"name": "disk", "verdict": "ok", "text": "120 GiB free"}]}
+        return {"chip": "x", "checks": [{"name": "disk", "group": "Disk", "verdict": "pass", "why": "120 GiB free"}]}
 
     monkeypatch.setattr(system, "twin", twin)
     monkeypatch.setattr(kernels, "twin", twin)
@@ -386,8 +390,6 @@ async def test_the_end_of_a_run_calls(home):
 
 
 async def test_leaving_never_waits_for_background_work(home):
-    import threading
-
     from bc250studio.ui.background import in_thread
 
     release = threading.Event()
@@ -399,3 +401,95 @@ async def test_leaving_never_waits_for_background_work(home):
     assert loop_time() - began < 3
     release.set()
     task.cancel()
+
+
+async def test_peek_stops_serves_chats_and_goes_on(home, monkeypatch):
+    job = recording.write_run("demo", step=20, stages=None)
+    job.write_state(stages=["train", "export"])
+    steps = []
+
+    def go_on(job: JobFolder, stages=()) -> None:
+        steps.append(tuple(stages))
+        if stages == ("export", "serve"):
+            (job.path / "server.json").write_text("{}")
+            job.write_state(phase="done", owner=None)
+
+    monkeypatch.setattr(pipeline, "go_on", go_on)
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 20/150" in text(pilot, "#progress"))
+        await pilot.press("v")
+        await until(pilot, on(pilot, "Confirm"))
+        await pilot.press("y")
+        await until(pilot, lambda: [f for f in (job.path / "control").iterdir() if "stop" in f.name])
+        job.write_state(phase="stopped", owner=None)
+        await until(pilot, on(pilot, "ChatScreen"))
+        assert steps == [("export", "serve")] and pilot.app.peeking is not None
+        await pilot.press("f3")
+        await until(pilot, lambda: len(steps) == 2)
+    assert steps[1] == ("train", "export") and not (job.path / "server.json").exists()
+
+
+async def test_the_hub_is_searched_and_a_row_taken(home, monkeypatch):
+    asked = {}
+
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.update(urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query))
+            body = json.dumps(
+                [
+                    {"id": "Qwen/Qwen3-0.6B", "safetensors": {"total": 751_632_384}, "gated": False,
+                     "cardData": {"license": "apache-2.0"}, "downloads": 9_000_000},
+                    {"id": "meta/gated\u001b[2J", "gated": "manual"},
+                    "noise",
+                ]
+            ).encode()  # fmt: skip
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+    async with app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, on(pilot, "HomeScreen"))
+        await pilot.press("n")
+        await until(pilot, lambda: "135 M parameters" in text(pilot, "#about"))
+        await pilot.press("ctrl+u", *"qwen3", "f7")
+        rows = pilot.app.screen.query_one("#known", Rows)
+        await until(pilot, lambda: "Qwen/Qwen3-0.6B" in rows._rows)
+        assert rows._rows["Qwen/Qwen3-0.6B"][1] == "752 M parameters · apache-2.0 · 9.0 M downloads"
+        assert "gated" in rows._rows["meta/gated"][1] and asked["search"] == ["qwen3"]
+        await until(pilot, lambda: rows.has_focus)
+        await pilot.press("down", "up")
+        await until(pilot, lambda: pilot.app.screen.query_one("#base", Input).value == "Qwen/Qwen3-0.6B")
+    hub.shutdown()
+    hub.server_close()
+
+
+async def test_a_run_of_a_newer_version_is_only_looked_at(home):
+    job = recording.write_run("demo", step=20)
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 20/150" in text(pilot, "#progress"))
+        state = {**job.state(), "schema": 99}
+        (job.path / "state.json").write_text(json.dumps(state))
+        await until(pilot, lambda: pilot.app.screen.run.from_the_future)
+        await pilot.press("p")
+        await until(pilot, lambda: "newer bc250studio" in said(pilot))
+    assert not list((job.path / "control").iterdir())
+
+
+async def test_a_full_disk_is_a_sentence(home, monkeypatch):
+    job = recording.write_run("demo", step=20)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bc250studio.jobs.control.ask", full)
+    async with app(job=job).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 20/150" in text(pilot, "#progress"))
+        await pilot.press("p")
+        await until(pilot, lambda: "No space left" in said(pilot))
+        assert screen_name(pilot) == "TrainingScreen"

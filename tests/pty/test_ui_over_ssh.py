@@ -56,13 +56,11 @@ class Sshd:
     def log_in(self) -> Terminal:
         """A terminal with the app at the other end of the line."""
         remote = f"env BC250STUDIO_HOME={self.home} PYTHONPATH={Path(__file__).parents[2]}"
-        return Terminal(
-            [
-                "ssh", "-tt", "-p", str(self.port), "-i", str(self.folder / "user"), "-o",
-                "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR",
-                f"{getpass.getuser()}@127.0.0.1", f"{remote} {sys.executable} -m bc250studio.cli.main",
-            ]
-        )  # fmt: skip
+        options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "IdentitiesOnly=yes", "LogLevel=ERROR"]
+        words = ["ssh", "-tt", "-p", str(self.port), "-i", str(self.folder / "user")]
+        words += [word for option in options for word in ("-o", option)]
+        words += [f"{getpass.getuser()}@127.0.0.1", f"{remote} {sys.executable} -m bc250studio.cli.main"]
+        return Terminal(words)
 
 
 @pytest.fixture

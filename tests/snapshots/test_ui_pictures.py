@@ -51,7 +51,7 @@ async def twin(*words: str, timeout_s: float = 0.0) -> Any:
             "checks": [
                 {"name": "gpu", "group": "Device", "verdict": "pass", "why": "gfx1013 is visible", "fix": ""},
                 {"name": "swap", "group": "Memory", "verdict": "warn", "why": "no swap", "fix": "make a swap file"},
-                {"name": "fan", "group": "Memory", "verdict": "fail", "why": "the fan stands still", "fix": "look at it"},
+                {"name": "fan", "group": "Memory", "verdict": "fail", "why": "it stands still", "fix": "look at it"},
             ],
         },
         "kernels": {"use": "auto", "library": None, "chip": "gfx1013", "runner": {"torch": "2.11", "hip": "7.0"},
@@ -62,15 +62,18 @@ async def twin(*words: str, timeout_s: float = 0.0) -> Any:
             "format": "messages", "files": 1, "max_length": 256, "columns": {"messages": "messages"},
             "rows": {"total": 180, "used": 178, "cut": 3, "dropped": 2}, "reasons": {"empty answer": 2},
             "dropped_rows": [{"where": "line 7", "reason": "empty answer", "detail": ""}], "notes": ["one duplicate"],
-            "tokens": {"all": 14308, "labelled": 6416, "labelled_percent": 44.8, "shortest": 59, "longest": 105, "p50": 79},
+            "tokens": {
+                "all": 14308, "labelled": 6416, "labelled_percent": 44.8, "shortest": 59, "longest": 105, "p50": 79,
+            },
             "histogram": [{"count": c} for c in (0, 6, 38, 72, 36, 21, 7)],
             "packing": {"fill_percent": 87.3, "padded_fill_percent": 84.5, "passes": 8, "tokens_per_epoch": 14308},
             "time": {"seconds_per_epoch": 58, "from_run": "demo"},
         },
     }  # fmt: skip
     if words[:2] == ("data", "preview"):
-        return [{"where": "line 1", "tokens": 9, "segments": [
-            {"text": "user: What is it?\nassistant: ", "learnt": False}, {"text": "A board.", "learnt": True}]}]  # fmt: skip
+        asked, learnt = "user: What is it?\nassistant: ", "A board."
+        segments = [{"text": asked, "learnt": False}, {"text": learnt, "learnt": True}]
+        return [{"where": "line 1", "tokens": 9, "segments": segments}]
     return answers[words[0]]
 
 

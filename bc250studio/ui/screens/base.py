@@ -149,7 +149,7 @@ class StudioScreen(Screen[Result]):
     def action_back(self) -> None:
         """Return to the screen before; the first screen stays."""
         if len(self.app.screen_stack) > 2:
-            self.app.pop_screen()
+            self.dismiss()
 
     def complain(self, error: BaseException) -> None:
         """An error as one sentence; the traceback is in the log."""

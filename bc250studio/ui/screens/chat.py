@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from textual.binding import Binding
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
@@ -76,16 +76,15 @@ class ChatScreen(StudioScreen[None]):
         """Two columns, a status line, the input."""
         with Horizontal(id="columns"):
             for side in SIDES:
-                with VerticalScroll(classes="side", id=f"{side}-box", can_focus=False):
+                with Vertical(classes="side", id=f"{side}-box"):
                     yield Line(side, classes="title", id=f"{side}-title")
-                    yield Line(id=f"{side}-text")
+                    with VerticalScroll(id=f"{side}-scroll", can_focus=False):
+                        yield Line(id=f"{side}-text")
         yield Line("looking for the server ...", id="said")
         yield Input(placeholder="your message, enter sends it", id="message", compact=True)
 
     async def on_mount(self) -> None:  # type: ignore[override]
         """Find the server in a thread."""
-        for side in SIDES:
-            self.query_one(f"#{side}-box", VerticalScroll).anchor()
         self.query_one("#message", Input).focus()
         await self._connect()
 
@@ -135,7 +134,11 @@ class ChatScreen(StudioScreen[None]):
 
     def _draw(self) -> None:
         for side in SIDES:
+            scroll = self.query_one(f"#{side}-scroll", VerticalScroll)
+            at_end = scroll.scroll_y >= scroll.max_scroll_y - 1
             self.query_one(f"#{side}-text", Line).show(_transcript(self.chat, side))
+            if at_end:  # whoever scrolled up to read stays there
+                self.call_after_refresh(scroll.scroll_end, animate=False)
         self.query_one("#said", Line).show(self.chat.rates())
 
     # Keys

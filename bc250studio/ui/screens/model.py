@@ -27,6 +27,7 @@ class ModelScreen(WizardScreen):
     step = "model"
     BINDINGS = [
         Binding("f5", "get", "Fetch from hub", id="model.get", tooltip="Download the hub model that is typed"),
+        Binding("f7", "search", "Search hub", id="model.search", tooltip="Models of the hub that fit what is typed"),
         Binding("down", "list", "List", show=False, id="model.list"),
     ]
     DEFAULT_CSS = """
@@ -91,6 +92,27 @@ class ModelScreen(WizardScreen):
             about.show(await in_thread(describe_text, base))
         except (StudioError, OSError) as error:
             about.show(Content.styled(clean(error, 400), "$warning"))
+
+    def action_search(self) -> None:
+        """In a thread; what is found takes the place of the list."""
+        self.run_worker(self._search(), group="search", exclusive=True, exit_on_error=False)
+
+    async def _search(self) -> None:
+        from bc250studio.ui import hub
+
+        words = self.query_one("#base", Input).value.strip()
+        about = self.query_one("#about", Line)
+        about.show(f"Searching the hub for {clean(words, 60)} ...")
+        try:
+            found = await in_thread(hub.search, words)
+        except StudioError as error:
+            about.show(Content.styled(clean(error, 400), "$warning"))
+            return
+        self._found = found
+        self.query_one("#known", Rows).show([(name, (clean(name, 60), said)) for name, said in found])
+        about.show(f"{len(found)} models; take one with the arrow keys, F5 fetches it." if found else "Nothing found.")
+        if found:
+            self.query_one("#known", Rows).focus()
 
     async def action_get(self) -> None:
         """Fetch as a child process; the list shows it when it is there."""

@@ -210,7 +210,8 @@ def _now(run: RunView) -> Any:
     if state.get("error"):
         return Content.styled(clean(state["error"], 300), "bold $error")
     if run.stages.get("prove", {}).get("verdict") == "passed":
-        return Content.styled("✓ Served is what was trained. c opens the chat.", "bold $success")
+        further = "c opens the chat." if run.server else "The server has ended; e starts it again."
+        return Content.styled(f"✓ Served is what was trained. {further}", "bold $success")
     return Content.styled(f"{run.standing.verdict}; e does what is missing.", "dim")
 
 

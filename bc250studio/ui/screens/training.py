@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from bc250studio import pipeline
-from bc250studio.errors import clean
+from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder, control
 from bc250studio.ui.background import in_thread
 from bc250studio.ui.follow import RunView
@@ -29,7 +29,7 @@ class TrainingScreen(StudioScreen[None]):
     """One run, live or finished; ``q`` leaves it running."""
 
     place = "Run"
-    changes_things = frozenset({"pause", "checkpoint", "stop", "note", "export", "go_on"})
+    changes_things = frozenset({"pause", "checkpoint", "stop", "note", "export", "go_on", "peek"})
     BINDINGS = [
         Binding("p", "pause", "Pause", id="run.pause", tooltip="Pause between two steps, or go on"),
         Binding("k", "checkpoint", "Save", id="run.checkpoint", tooltip="Write a checkpoint now"),
@@ -40,6 +40,14 @@ class TrainingScreen(StudioScreen[None]):
         Binding("i", "details", "Info", id="run.details", tooltip="Frozen profile, events, files, results"),
         Binding("l", "log", "Log", show=False, id="run.log", tooltip="The run's own logs"),
         Binding("g", "note", "Note", show=False, id="run.note", tooltip="Write a note into the run's events"),
+        Binding(
+            "v",
+            "peek",
+            "Peek",
+            show=False,
+            id="run.peek",
+            tooltip="Stop at a checkpoint, chat with what it is so far, then go on",
+        ),
         Binding(
             "u", "go_on", "Resume", show=False, id="run.resume", tooltip="Go on with a stopped, failed or lost run"
         ),
@@ -127,7 +135,7 @@ class TrainingScreen(StudioScreen[None]):
         live = run.standing.live
         if action in self.changes_things and run.from_the_future:
             return "This run was written by a newer bc250studio; update before changing it."
-        if action in ("pause", "checkpoint", "stop"):
+        if action in ("pause", "checkpoint", "stop", "peek"):
             if not live:
                 return f"The run is not live; it is {run.standing.verdict}."
             if action != "stop" and run.state.get("stage") not in (None, "train"):
@@ -175,6 +183,34 @@ class TrainingScreen(StudioScreen[None]):
             ),
             answered,
         )
+
+    def action_peek(self) -> None:
+        """Chat in mid-training; leaving the chat goes on."""
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.app.run_worker(self._peek(), exclusive=True, group="peek", exit_on_error=False)
+
+        question = "Training stops at a checkpoint while you chat, and goes on when you leave the chat."
+        self.app.push_screen(Confirm("Peek?", question, yes="Peek", no="Let it run"), answered)
+
+    async def _peek(self) -> None:
+        from bc250studio.ui import peek
+        from bc250studio.ui.screens.chat import ChatScreen
+
+        try:
+            remaining = await peek.begin(self.job, lambda text: self.notify(text, timeout=10))
+        except (StudioError, OSError) as error:
+            self.complain(error)
+            return
+        chat = ChatScreen(self.job)
+        self.studio.peeking = self.job
+        await self.app.push_screen(chat)
+        await peek.left(self.app, chat)
+        self.studio.peeking = None
+        await self.attempt(lambda: peek.end(self.job, remaining))
+        self.notify("Training goes on from its checkpoint.")
+        self.studio.watcher.hurry()
 
     def action_note(self) -> None:
         """A line for later, kept with the run."""

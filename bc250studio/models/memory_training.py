@@ -19,6 +19,9 @@ ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 _DRIVER_BYTES = int(0.45 * GIB)
 """Context, code objects and workspaces of a GPU runtime, outside torch's allocator."""
 
+_PROCESS_BYTES = int(0.55 * GIB)
+"""Python, torch and transformers themselves, where they share the memory (the demo on two cores peaks at 1.83 GiB)."""
+
 _SLACK = 0.06
 """Share of reserved over allocated memory: peaks of 10.4 and 24.5 GiB reserved 11.1 and 24.8 on an H200."""
 
@@ -118,6 +121,8 @@ def _parts(
     logits = min(chunk, tokens) * d.vocab * (element + 4 if element < 4 else 8)
     parts["logits of a chunk, or one layer's work"] = max(logits, working + scores)
     allocated = sum(parts.values()) - parts["weights"]
+    if chip.apu or _on_cpu(profile, chip):
+        parts["Python and torch"] = _PROCESS_BYTES
     parts["allocator and driver"] = int(_SLACK * allocated) + (0 if _on_cpu(profile, chip) else _DRIVER_BYTES)
     return parts
 
@@ -138,6 +143,8 @@ def _alternatives(
     if profile.adapter.kind != "full" and _element(profile, chip) == 4 and not _on_cpu(profile, chip):
         halves = profile.model_copy(update={"model": profile.model.model_copy(update={"precision": "fp16"})})
         found.append(Alternative('model.precision = "fp16"', total(halves, plan, tokens, chunk)))
+        both = 'model.precision = "fp16" and train.recompute = "layer"'
+        found.append(Alternative(both, total(halves, "layer", tokens, chunk)))
     found += [Alternative(f'train.recompute = "{word}"', total(profile, word, tokens, chunk)) for word in plans]
     found += [Alternative(f"train.tokens_per_pass = {size}", total(profile, plan, size, chunk)) for size in passes]
     for size in (tokens, *passes):

@@ -166,6 +166,8 @@ def _plain(error: Exception) -> str:
         return "there is no such model, or it is private (set HF_TOKEN)."
     if kind == "RevisionNotFoundError":
         return "there is no such revision."
+    if kind in ("ConnectError", "ConnectTimeout", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectionError"):
+        return "the hub cannot be reached, and not all of it is on this machine."
     if isinstance(error, OSError) and error.errno == 28:
         return "no room on disk."
     return clean(str(error).strip().splitlines()[0] if str(error).strip() else kind, 200)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bc250studio import paths, profiles
@@ -282,6 +282,27 @@ def test_packing_and_histogram_count_every_row(lengths, room):
     found = packing(np.array(lengths), room)
     assert sum(lengths) / max(room, max(lengths)) <= found["passes"] <= len(lengths)
     assert 0 < found["fill_percent"] <= 100 and 0 < found["padded_fill_percent"] <= 100
+
+
+_good = st.builds(
+    lambda a, b: json.dumps({"prompt": a, "completion": b}).encode(), st.text(max_size=6), st.text(max_size=6)
+)
+_odd = st.dictionaries(st.sampled_from(["prompt", "completion", "x"]), st.integers() | st.none() | st.lists(st.text()))
+_line = (
+    _good | st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")) | _odd.map(lambda row: json.dumps(row).encode())
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(_line, max_size=12))
+def test_every_line_ends_with_a_verdict_whatever_its_bytes(tmp_path, lines):
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"prompt": "first", "completion": "row"}\n' + b"\n".join(lines))
+    report = check(profile(file, data__format="prompt_completion"), None).report
+    rows = report["rows"]
+    assert rows["total"] == 1 + sum(bool(line.strip()) for line in lines)
+    assert rows["total"] == rows["used"] + rows["cut"] + rows["dropped"] and rows["used"] >= 1
+    assert sum(report["reasons"].values()) == rows["dropped"] == len(report["dropped_rows"])
 
 
 def test_rows_from_lists():

@@ -55,6 +55,8 @@ def run_shapes(options: argparse.Namespace) -> int:
     ]
     text = table(["type", "layout", "M", "N", "K", "batch", "count", "FLOP", "roofline ms", "what"], rows)
     total = f"{found.model}: {found.flops / 1e12:.3f} TFLOP in {len(found.products)} kinds of product"
+    if found.facts.get("passes", 1) != 1:
+        total += f", over {found.facts['passes']} passes"
     if found.flops_counted:
         off = 100 * found.flops / found.flops_counted - 100
         total += f"; torch's counter says {found.flops_counted / 1e12:.3f} ({off:+.2f} %)"

@@ -22,8 +22,6 @@ MIB = 1 << 20
 TIGHT = 0.92
 """Above this share of what there is, a verdict says ``tight``: estimates are good to a few percent, not exact."""
 
-_EATERS = ("llama-server", "ollama", "koboldcpp", "vllm", "comfyui")
-
 
 @dataclass(frozen=True)
 class Alternative:
@@ -122,7 +120,7 @@ def facts(root: str | Path = "/", reserve_mib: int = 400, device: str = "auto") 
     total, available = sizes["MemTotal"] << 10, sizes["MemAvailable"] << 10
     chip = presets.detect(root)
     found = next(iter(gpu.find(tree)), None) if device != "cpu" else None
-    others = _others(tree)
+    others = host.other_programs(tree)
     if found is not None and found.is_amd and chip.name != "cpu":
         memory = amd.memory_bytes(tree, found)
         if "vram_total" in memory:
@@ -144,17 +142,6 @@ def facts(root: str | Path = "/", reserve_mib: int = 400, device: str = "auto") 
                 0, reserve_mib * MIB, others,
             )  # fmt: skip
     return Facts("the CPU", False, None, None, total, available, 0, reserve_mib * MIB, others)
-
-
-def _others(tree: Tree) -> tuple[str, ...]:
-    """Programs known to hold much memory."""
-    found = set()
-    for pid in tree.names("/proc"):
-        if pid.isdigit():
-            program = (tree.text(f"/proc/{pid}/cmdline") or "").split("\0")[0].rpartition("/")[2]
-            if program in _EATERS:
-                found.add(program)
-    return tuple(sorted(found))
 
 
 def judge(estimate: Estimate, machine: Facts) -> Fit:

@@ -8,6 +8,7 @@ from bc250studio.board.amd import plausible_temperature
 from bc250studio.board.reading import Reading, missing
 from bc250studio.board.sysfs import Tree, hwmon_named, whole
 
+_EATERS = ("llama-server", "ollama", "koboldcpp", "vllm", "comfyui")
 _CPU_CHIPS = ("k10temp", "zenpower", "coretemp", "cpu_thermal")
 
 
@@ -65,6 +66,17 @@ def memory(tree: Tree) -> dict[str, Reading]:
         used = max(0, sizes["SwapTotal"] - sizes["SwapFree"]) / 1024
         found["swap_used_mib"] = Reading(used, "MiB", "/proc/meminfo")
     return found
+
+
+def other_programs(tree: Tree) -> tuple[str, ...]:
+    """Programs running here that are known to hold much memory, by name."""
+    found = set()
+    for pid in tree.names("/proc"):
+        if pid.isdigit():
+            program = (tree.text(f"/proc/{pid}/cmdline") or "").split("\0")[0].rpartition("/")[2]
+            if program in _EATERS:
+                found.add(program)
+    return tuple(sorted(found))
 
 
 class CpuLoad:

@@ -56,12 +56,12 @@ def doubtful(machine: Machine) -> Iterator[Check]:
         yield say.warn(f"sensor {name}", f"not believed: {reading.why}", fix)
     if not wrong:
         known = {"gpu_power_w": "power", "gpu_clock_mhz": "clock", "gpu_memory_used_mib": "memory"}
-        seen = [word for name, word in known.items() if machine.readings[name].good]
-        blind = [word for name, word in known.items() if not machine.readings[name].good]
+        blind = [name for name in known if not machine.readings[name].good]
         if blind:
-            yield say.warn("sensors", f"no reading of {', '.join(blind)}: " + machine.readings["gpu_power_w"].why)
+            words = ", ".join(known[name] for name in blind)
+            yield say.warn("sensors", f"no reading of {words}: {machine.readings[blind[0]].why}")
         else:
-            yield say.ok("sensors", f"{', '.join(seen)} can be read and are plausible")
+            yield say.ok("sensors", f"{', '.join(known.values())} can be read and are plausible")
 
 
 def one_governor(machine: Machine) -> Check:

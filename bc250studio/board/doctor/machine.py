@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bc250studio import jobs, paths
-from bc250studio.board import gpu, presets
+from bc250studio.board import amd, gpu, presets
 from bc250studio.board.doctor import probes
 from bc250studio.board.reading import Reading
 from bc250studio.board.sensors import Sensors
@@ -139,8 +139,6 @@ class Machine:
     @cached_property
     def memory_bytes(self) -> dict[str, int]:
         """amdgpu's memory sizes, empty without an AMD GPU."""
-        from bc250studio.board import amd
-
         return amd.memory_bytes(self.tree, self.gpu) if self.gpu is not None and self.gpu.is_amd else {}
 
     @cached_property

@@ -12,7 +12,6 @@ from bc250studio.board.sysfs import whole
 GROUP = "Memory"
 say = Lines(GROUP)
 GIB = 1 << 30
-_EATERS = ("llama-server", "ollama", "koboldcpp", "vllm", "comfyui")
 PAGES_14_GIB = 3670016
 
 
@@ -112,7 +111,7 @@ def available(machine: Machine) -> Check:
     total, free = sizes.get("MemTotal"), sizes.get("MemAvailable")
     if total is None or free is None:
         return say.warn("memory", "/proc/meminfo does not say what is available")
-    eaters = _running(machine)
+    eaters = host.other_programs(machine.tree)
     words = f"{free / (1 << 20):.1f} of {total / (1 << 20):.1f} GiB are available"
     if eaters and machine.chip.apu:
         return say.warn(
@@ -123,16 +122,6 @@ def available(machine: Machine) -> Check:
     if free < 2 << 20:
         return say.warn("memory", f"{words}: too little for more than the demo", "end other programs")
     return say.ok("memory", words + (f"; {', '.join(eaters)} runs" if eaters else ""))
-
-
-def _running(machine: Machine) -> list[str]:
-    found = set()
-    for pid in machine.tree.names("/proc"):
-        if pid.isdigit():
-            program = (machine.tree.text(f"/proc/{pid}/cmdline") or "").split("\0")[0].rpartition("/")[2]
-            if program in _EATERS:
-                found.add(program)
-    return sorted(found)
 
 
 def disk(machine: Machine) -> Check:

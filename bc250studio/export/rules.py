@@ -21,6 +21,7 @@ from bc250studio.profiles import Profile
 _CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _HARMLESS_CONFIGS = {"eva_config", "corda_config", "lora_ga_config", "loftq_config", "megatron_config"}
 _HARMLESS_SWITCHES = {"use_rslora", "use_dora", "use_cache"}
+_EXPERT_LAYERS = ("experts", "gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 _EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings")
 
 
@@ -96,6 +97,7 @@ def _from_profile(profile: Profile, description: Description | None) -> list[str
     reasons += _embedding_reasons(targets, bool(description and description.tied))
     if description:
         _check_head(description, (*targets, *adapter.modules_to_save))
+        _check_experts(description, targets)
     earlier = Path(adapter.start_from).expanduser() if adapter.start_from else None
     if earlier is not None and is_adapter(earlier):
         reasons += _from_config(read_config(earlier), description)
@@ -151,6 +153,19 @@ def _embedding_reasons(modules: Iterable[str], tied: bool) -> list[str]:
         elif last in _EMBEDDINGS:
             reasons.append(f"{last} is tied to the output, and an adapter would change only one of the two")
     return reasons
+
+
+def _check_experts(description: Description, targets: Iterable[str]) -> None:
+    """Experts are stacked in one tensor; a LoRA on them has no exact form here yet."""
+    config = description.config
+    if not any(config.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
+        return
+    for target in targets:
+        if target == "all-linear" or target.rpartition(".")[2] in _EXPERT_LAYERS:
+            raise BadInput(
+                f"adapter.targets = {clean(target, 60)!r} would train the experts of this model, whose adapters cannot be "
+                'exported; set adapter.targets to ["q_proj", "k_proj", "v_proj", "o_proj"].'
+            )
 
 
 def _check_head(description: Description, modules: Iterable[str]) -> None:

@@ -100,6 +100,14 @@ def test_gemma_cannot_part_head_and_embedding() -> None:
         route(profile(adapter__modules_to_save=["lm_head"]), gemma)
 
 
+def test_experts_are_refused_before_training() -> None:
+    mixture = describe(find(str(tiny_model("mixtral"))))
+    assert route(profile(adapter__targets=["q_proj", "o_proj"]), mixture).kind == "adapter"
+    for targets in ("all-linear", ["q_proj", "w1"]):
+        with pytest.raises(BadInput, match="experts"):
+            route(profile(adapter__targets=targets), mixture)
+
+
 def test_unknown_architecture_is_refused(tied: Description) -> None:
     from dataclasses import replace
 

@@ -51,7 +51,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure in the runner's Python, keep the record, print it."""
     from bc250studio.board import guard, presets
-    from bc250studio.profiles import Profile
 
     if options.mib < 1 or options.rounds < 1 or not 0 < options.seconds <= 60:
         raise BadInput("--mib and --rounds must be at least 1, --seconds between 0 and 60.")
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     wanted["gfx"] = chip.gfx
     with guard.full_fans() if options.fan == "full" else contextlib.nullcontext():
         clocks = [_clock(chip)] if options.clock else []
-        found = run_in_worker("memory", wanted, presets.environment_for(Profile(), chip))
+        found = run_in_worker("memory", wanted)
         if options.clock:
             clocks.append(_clock(chip))
             found["results"]["shader_clock"] = clocks

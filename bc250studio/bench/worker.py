@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from bc250studio import paths, settings
+from bc250studio.board import presets
 from bc250studio.errors import BadInput, JobFailed, StudioError, clean
 from bc250studio.jobs.spawn import child_environment
+from bc250studio.profiles import Profile
 
 RECIPES = ("train", "step", "memory", "gemm")
 """Recipes with a torch part: ``bench/recipes_NAME.py``."""
@@ -35,10 +37,12 @@ def run_in_worker(recipe: str, options: dict[str, Any], environment: Mapping[str
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
         paths.write_atomic(request, json.dumps({"recipe": recipe, "options": options}))
         command = [python, "-m", "bc250studio.bench.worker", str(request), str(result)]
+        # A bench gets what a run gets: on a BC-250 a copy never finishes without it.
+        variables, notes = presets.runner_environment(Profile(), presets.detect(), child_environment(environment))
+        for note in notes:
+            narrate(note)
         try:
-            code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, env=child_environment(environment), check=False
-            ).returncode
+            code = subprocess.run(command, stdin=subprocess.DEVNULL, env=variables, check=False).returncode
         except OSError as error:
             raise BadInput(
                 f"The runner's Python {python} cannot be started ({error}); correct runtime.python in settings.toml."

@@ -23,19 +23,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from bc250studio.errors import BadInput
+from bc250studio.errors import BadInput, clean
 from bc250studio.train import adapters, attention, layer_kernels, layouts, recompute, schedule
 from bc250studio.train.families import Parts, why_not_packed
 from bc250studio.train.feed import Batch, Feed, shared_prefix
 from bc250studio.train.graph import Passes
 from bc250studio.train.optimiser import Optimiser
 from bc250studio.train.parameters import FlatParameters
-from bc250studio.train.passes import forward_loss
+from bc250studio.train.passes import forward_loss, hidden_states
+
+_T = TypeVar("_T")
 
 SLOTTED = ("rungs", "math", "math32")
 """Ways of attention that gather rows into slots."""
@@ -68,7 +70,8 @@ class Trainer:
 
     ``model``: a frozen transformers causal model from ``models.load`` (it is changed in place). ``rows``:
     ``data.Rows``. ``train``, ``adapter``: the profile's sections. ``sizes``: ``fixed`` (GPU) or ``free`` (CPU),
-    None chooses by device. ``note`` is told in a sentence what was decided and why.
+    None chooses by device. ``recompute_plan``: a word per layer, for a run that goes on with a lighter plan.
+    ``note`` is told in a sentence what was decided and why.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Trainer:
         *,
         start_from: Path | None = None,
         sizes: str | None = None,
+        recompute_plan: list[str] | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.train, self.rows, self.note = train, rows, note
@@ -99,10 +103,9 @@ class Trainer:
         self.parts = Parts(self.model)
         self.flat = FlatParameters(self.model, self.base_dtype)
         self.recompute = recompute.choose(train.recompute, len(self.parts.layers), self.device)
-        self.kernels = layer_kernels.install(
-            self.model, train.layer_kernels, self.device, keep_product="none" in self.recompute
-        )
-        recompute.apply(self.parts.layers, self.recompute, dropout=adapter.dropout > 0)
+        self.kernels = layer_kernels.install(self.model, train.layer_kernels, self.device)
+        self.dropout = adapter.dropout > 0 and not self.full
+        recompute.apply(self.parts.layers, self.recompute, self.dropout)
         self.tokens = min(train.tokens_per_pass, train.tokens_per_step)
         self.way, self.sizes = self._choose_sizes(rows, sizes, adapter)
         self.feed = Feed(rows, self.sizes, self.way, train.loss_chunk, self.parts.heads)
@@ -129,6 +132,10 @@ class Trainer:
         )
         self.done = 0
         """Optimiser steps behind us: with the seed, all there is to say about where in the data we are."""
+        if recompute_plan is not None:
+            self._recompute_by(recompute_plan)
+        elif train.recompute == "auto" and self.device.type == "cuda":
+            self._recompute_by(self._fitting_plan())
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -138,14 +145,13 @@ class Trainer:
         Between two steps the caller may evaluate, save, pause or stop; the model is in training mode again
         for the next one.
         """
-        self.warm_up()
+        if self.device.type == "cuda":
+            self._within_memory(self._warm_up)
         while self.done < len(self.plan):
             yield self.step()
 
-    def warm_up(self) -> None:
-        """On a GPU: compile kernels and record device graphs of every layout to come, outside any step's time."""
-        if self.device.type != "cuda":
-            return
+    def _warm_up(self) -> None:
+        """Compile kernels and record device graphs of every layout to come, outside any step's time."""
         first = {p.layout: p for step in reversed(self.plan[self.done :]) for p in step}
         # Dropout in the warm-up must not move the random numbers of the run: resuming would draw others.
         with torch.random.fork_rng(devices=[self.device]):
@@ -154,7 +160,14 @@ class Trainer:
                 self.passes.warm_up(self.feed.batch(planned).to(self.device))
 
     def step(self) -> Step:
-        """One optimiser step."""
+        """One optimiser step. When memory runs out, the next recompute plan takes the same rows again.
+
+        Raises:
+            OutOfMemory: no plan is left, or (ROCm) memory that was freed must not be used again in this process.
+        """
+        return self._within_memory(self._step)
+
+    def _step(self) -> Step:
         started = time.perf_counter()
         self.model.train()
         passes = self.plan[self.done]
@@ -178,19 +191,27 @@ class Trainer:
             self._ready = (self.plan[self.done], list(self._batches(self.plan[self.done])))
         outcome = self.optimiser.read(queued)  # the one place where the host waits
         return Step(
-            self.done,
-            len(self.plan),
-            self.done / max(len(self.plan), 1) * self.train.epochs,
-            outcome.loss,
-            rate,
-            outcome.norm,
-            positions,
-            real,
-            labelled,
-            time.perf_counter() - started,
-            outcome.skipped,
-            rows,
+            number=self.done,
+            of=len(self.plan),
+            epoch=self._epochs() * self.done / len(self.plan),
+            loss=outcome.loss,
+            learning_rate=rate,
+            gradient_norm=outcome.norm,
+            all_positions=positions,
+            real_tokens=real,
+            labelled_tokens=labelled,
+            seconds=time.perf_counter() - started,
+            skipped=outcome.skipped,
+            rows=rows,
         )
+
+    def _epochs(self) -> float:
+        """Times the plan takes the rows."""
+        known = self.__dict__.get("_counted")
+        if known is None or known[0] is not self.plan:
+            rows = sum(len(p.rows) for step in self.plan for p in step)
+            known = self.__dict__["_counted"] = (self.plan, rows / max(len(self.feed.lengths), 1))
+        return float(known[1])
 
     def _batches(self, passes: tuple[layouts.Pass, ...]) -> Iterator[Batch]:
         if self._ready is not None and self._ready[0] is passes:
@@ -216,6 +237,58 @@ class Trainer:
         if labelled == 0:
             raise BadInput("No token of the evaluation rows is labelled; there is no loss to measure.")
         return total / labelled, labelled
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def _recompute_by(self, plan: list[str]) -> None:
+        self.recompute = plan
+        recompute.apply(self.parts.layers, plan, self.dropout)
+        self.note(f"Recompute plan: {recompute.words(plan)}.")
+
+    def _fitting_plan(self) -> list[str]:
+        batch = self.feed.batch(self.plan[0][0]).to(self.device)
+
+        def forward() -> None:
+            with attention.use(batch.segments), torch.enable_grad():
+                hidden_states(self.parts.body, batch)
+
+        self.model.train()
+        with torch.random.fork_rng(devices=[self.device]):
+            kept = recompute.measure(self.parts.layers, forward)
+        return recompute.fit(kept, recompute.room(kept, self.parts.head, batch.all_positions, self.train))
+
+    def _within_memory(self, work: Callable[[], _T]) -> _T:
+        """Do ``work``; when memory runs out, do it again with a lighter plan and the same random numbers."""
+        while True:
+            random = torch.get_rng_state()
+            on_device = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+            try:
+                return work()
+            except torch.OutOfMemoryError as error:
+                failed = str(error).splitlines()[0]
+            # Outside the handler: the exception's frames keep the failed pass's tensors alive.
+            self._lighten(failed)
+            torch.set_rng_state(random)
+            if on_device is not None:
+                torch.cuda.set_rng_state(on_device, self.device)
+
+    def _lighten(self, failed: str) -> None:
+        plan = recompute.lighter(self.recompute) if self.parts.layers else None
+        self._ready = None
+        self.passes.forget()
+        if plan is None:
+            raise recompute.OutOfMemory(
+                f"Memory ran out in step {self.done + 1} although every layer is computed again "
+                f"({clean(failed, 200)}); lower train.tokens_per_pass or train.loss_chunk.",
+                None,
+            )
+        if self.device.type == "cuda" and torch.version.hip is not None:
+            raise recompute.OutOfMemory(
+                f"Memory ran out in step {self.done + 1}; it goes on from its last checkpoint, computing more again.",
+                plan,
+            )
+        self.note(f"Memory ran out in step {self.done + 1}; the same rows are taken again with a lighter plan.")
+        self._recompute_by(plan)
 
     # -- decisions made once -----------------------------------------------------------------------------------
 

@@ -70,6 +70,11 @@ class Passes:
         known.backward.replay()
         return total
 
+    def forget(self) -> None:
+        """Drop what is recorded: the plan behind it has changed. The allocator may use its memory again."""
+        self.recorded.clear()
+        self._pool = self._stream = None
+
     def warm_up(self, batch: Batch) -> None:
         """Compile and record what this kind of pass needs, before anything is timed; gradients stay as they are."""
         if self.why_not is None:
@@ -84,6 +89,8 @@ class Passes:
         kept = self.flat.gradient.clone()  # warm-up passes add to it
         try:
             return self._capture(_copied(batch))
+        except torch.OutOfMemoryError:
+            raise  # another plan may fit; see Trainer.step
         except Exception as error:  # whatever a model's code does that a graph cannot hold
             self.why_not = f"{type(error).__name__}: {clean(str(error).splitlines()[0] if str(error) else '', 200)}"
             self.recorded.clear()

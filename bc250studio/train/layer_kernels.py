@@ -59,10 +59,11 @@ def _triton_supports_amd(device: torch.device) -> bool:
     return name.startswith(("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"))
 
 
-def install(model: Any, wanted: str, device: torch.device, keep_product: bool) -> dict[str, Any]:
+def install(model: Any, wanted: str, device: torch.device) -> dict[str, Any]:
     """Replace what can be replaced; counts and the reason where Liger is not used.
 
-    ``wanted``: the profile's train.layer_kernels. ``keep_product``: MLPs keep their activation product.
+    ``wanted``: the profile's train.layer_kernels. A module whose ``keep_product`` is set (recompute.py) keeps its
+    activation product.
     """
     report: dict[str, Any] = {"norms": 0, "mlps": 0, "rotary": False, "liger": False}
     if wanted == "off":
@@ -74,7 +75,7 @@ def install(model: Any, wanted: str, device: torch.device, keep_product: bool) -
         if _is_norm(module):
             report["norms"] += _replace_norm(module, liger)
         elif all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn")):
-            report["mlps"] += _replace_mlp(module, liger, keep_product)
+            report["mlps"] += _replace_mlp(module, liger)
     if liger:
         report["rotary"] = _replace_rotary(model)
     return report
@@ -118,7 +119,7 @@ def _norm_forward(module: Any, eps: float, gemma: bool, liger: bool) -> Any:
 # -- gated MLPs ------------------------------------------------------------------------------------------------
 
 
-def _replace_mlp(module: Any, liger: bool, keep: bool) -> int:
+def _replace_mlp(module: Any, liger: bool) -> int:
     kind = _ACTIVATIONS.get(type(module.act_fn).__name__)
     if kind is None or "forward" in module.__dict__:
         return 0
@@ -134,6 +135,7 @@ def _replace_mlp(module: Any, liger: bool, keep: bool) -> int:
             product = GatedProduct.apply(layers[0](x), layers[1](x), act)
             return layers[2](product)
         masters = [m for p in (gate, up, down) for m in (p.A, p.B) if m is not None]
+        keep = module.__dict__.get("keep_product", False)
         return GatedMlp.apply(x, gate, up, down, act, keep, *masters)
 
     module.forward = forward

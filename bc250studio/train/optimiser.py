@@ -61,6 +61,12 @@ class Optimiser:
         self.scale = LossScale(FIRST_SCALE if fp16 else 1.0, fp16)
         # The rate is a float set every step; 0.0 here is never used.
         self.adamw = torch.optim.AdamW([flat.values], lr=0.0, weight_decay=weight_decay, fused=True)
+        # Made now, not in the first step: what is left of the memory can then be planned.
+        self.adamw.state[flat.values] = {
+            "step": torch.zeros((), dtype=torch.float32, device=flat.values.device),
+            "exp_avg": torch.zeros_like(flat.values.data),
+            "exp_avg_sq": torch.zeros_like(flat.values.data),
+        }
 
     @torch.no_grad()
     def queue(self, learning_rate: float, loss: Tensor) -> Tensor:

@@ -7,13 +7,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from bc250studio.errors import JobFailed
+
 PLANS = ("none", "light", "layer")
+POOLS = int(1.2 * 2**30)
+"""Bytes reserved but not used: blocks of the allocator's two pools (recorded passes, and everything else)."""
+SLACK = 1.04
+"""Reserved over allocated memory inside the recorded passes' pool."""
+
+
+class OutOfMemory(JobFailed):
+    """No plan fits, or another needs a fresh process: then ``plan`` says which."""
+
+    def __init__(self, sentence: str, plan: list[str] | None) -> None:
+        super().__init__(sentence)
+        self.plan = plan
+
+
+def budget_bytes(train: Any, device: torch.device) -> int:
+    """Bytes of device memory torch may reserve: the profile's budget, or what is free and ours already."""
+    free, total = torch.cuda.mem_get_info(device)
+    if train.memory_budget_gib is not None:
+        return min(int(train.memory_budget_gib * 2**30), total)
+    if train.device_memory_fraction is not None:
+        return int(train.device_memory_fraction * total)
+    return free + torch.cuda.memory_reserved(device) - 2**29
+
+
+def cap(train: Any, device: torch.device) -> None:
+    """Let the allocator refuse what is over the budget: a lighter plan is taken instead of the system's memory."""
+    if device.type != "cuda" or (train.memory_budget_gib is None and train.device_memory_fraction is None):
+        return
+    _, total = torch.cuda.mem_get_info(device)
+    torch.cuda.set_per_process_memory_fraction(min(budget_bytes(train, device) / total, 1.0), device)
 
 
 def apply(layers: Sequence[Any], plan: Sequence[str], dropout: bool) -> None:
@@ -24,6 +56,8 @@ def apply(layers: Sequence[Any], plan: Sequence[str], dropout: bool) -> None:
     for layer, word in zip(layers, plan, strict=True):
         original = layer.__dict__.pop("_whole_forward", None) or layer.forward
         layer.forward = original
+        for module in layer.modules():
+            module.__dict__["keep_product"] = word == "none"
         if word == "layer":
             layer.__dict__["_whole_forward"] = original
             layer.forward = _again(original, dropout)
@@ -39,7 +73,111 @@ def _again(forward: Any, dropout: bool) -> Any:
 
 
 def choose(wanted: str, layers: int, device: torch.device) -> list[str]:
-    """The plan for a run. ``auto``: the CPU has memory and no speed to spare, so nothing is computed again there;
-    a GPU starts with ``light``, which costs about nothing."""
+    """The plan to begin with. ``auto``: the CPU has memory and no speed to spare, so nothing is computed again there;
+    a GPU begins with ``light``, until ``fit`` knows what there is room for."""
     word = wanted if wanted != "auto" else ("none" if device.type == "cpu" else "light")
     return [word] * layers
+
+
+def fit(kept: Sequence[dict[str, int]], room: int) -> list[str]:
+    """The fastest plan whose layers together keep at most ``room`` bytes of a pass.
+
+    ``kept``: for each layer the bytes it keeps under each word. Words are exchanged where a byte costs least time:
+    first every ``none`` for ``light`` (elementwise work), then ``light`` for ``layer`` (all of its products), from the
+    first layer on.
+    """
+    plan = ["none"] * len(kept)
+    size = sum(layer["none"] for layer in kept)
+    for word in ("light", "layer"):
+        for i, layer in enumerate(kept):
+            if size > room and layer[word] < layer[plan[i]]:
+                size += layer[word] - layer[plan[i]]
+                plan[i] = word
+    # What the last exchange freed too much of: take back what it is worth most for.
+    for slow, fast in (("layer", "light"), ("light", "none")):
+        for i, layer in enumerate(kept):
+            if plan[i] == slow and size + layer[fast] - layer[slow] <= room:
+                size += layer[fast] - layer[slow]
+                plan[i] = fast
+    return plan
+
+
+def room(kept: Sequence[dict[str, int]], head: Any, positions: int, train: Any) -> int:
+    """Bytes that the layers may keep together in a pass of ``positions``.
+
+    What is left of the budget beside all that is allocated already (weights, adapters, optimiser), the larger of one
+    loss chunk and one layer's work in the backward pass, and the allocator's share.
+    """
+    device, element = head.weight.device, head.weight.element_size()
+    # A chunk's logits in the base's type; without Triton an fp32 copy and the gradient too.
+    logits = train.loss_chunk * head.weight.shape[0] * (element if head.fused else 2 * element + 4)
+    layer = 2 * max((k["light"] for k in kept), default=0)
+    around = 4 * positions * head.weight.shape[1] * element
+    used = torch.cuda.memory_allocated(device)
+    return int((budget_bytes(train, device) - used - max(layer, logits) - around - POOLS) / SLACK)
+
+
+def lighter(plan: Sequence[str]) -> list[str] | None:
+    """The next plan after an allocation failed: no ``none``, then ``layer`` for half of the rest; None when all are."""
+    if "none" in plan:
+        return ["light" if word == "none" else word for word in plan]
+    left = [i for i, word in enumerate(plan) if word == "light"]
+    if not left:
+        return None
+    heavy = set(left[: -(-len(left) // 2)])
+    return ["layer" if i in heavy else word for i, word in enumerate(plan)]
+
+
+def words(plan: Sequence[str]) -> str:
+    """``layer x 12, light x 30``: for a person."""
+    return ", ".join(f"{word} x {list(plan).count(word)}" for word in reversed(PLANS) if word in plan)
+
+
+def measure(layers: Sequence[Any], forward: Callable[[], Any]) -> list[dict[str, int]]:
+    """Bytes that each layer keeps for the backward pass under each word, seen by autograd itself.
+
+    ``forward`` runs the body over one pass; it is run twice, and what autograd would keep is let go of after each
+    layer, so that this needs one layer's memory. Weights and tensors kept by an earlier layer do not count.
+    """
+    found: list[dict[str, int]] = []
+    for word in ("none", "light"):
+        apply(layers, [word] * len(layers), dropout=False)
+        for i, (own, given) in enumerate(_kept(layers, forward)):
+            if word == "none":
+                found.append({"none": own, "layer": given})
+            else:
+                found[i]["light"] = own
+    return found
+
+
+def _kept(layers: Sequence[Any], forward: Callable[[], Any]) -> list[tuple[int, int]]:
+    """(bytes kept, bytes of its input) of each layer."""
+    weights = {p.untyped_storage().data_ptr() for layer in layers for p in layer.parameters()}
+    held: dict[int, Any] = {}
+    sizes: list[tuple[int, int]] = []
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            held[storage.data_ptr()] = tensor
+        return None  # nothing is kept: this graph is never run backwards
+
+    def before(layer: Any, args: Any, kwargs: Any) -> None:
+        held.clear()
+
+    def after(layer: Any, args: Any, kwargs: Any, output: Any) -> None:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        own = sum(t.untyped_storage().nbytes() for t in held.values())
+        sizes.append((own, hidden.numel() * hidden.element_size()))
+        held.clear()
+
+    hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers]
+    hooks += [layer.register_forward_hook(after, with_kwargs=True) for layer in layers]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda nothing: nothing):
+            forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        held.clear()
+    return sizes

@@ -21,12 +21,15 @@ from bc250studio import data, paths
 from bc250studio.board import presets, thermal
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder, control
+from bc250studio.jobs.folder import read_json
 from bc250studio.models import find, load
-from bc250studio.train import checkpoints
+from bc250studio.train import checkpoints, recompute
 from bc250studio.train.engine import Step, Trainer
 from bc250studio.train.journal import Journal, memory_gib
 
 RESULT = "result.json"
+PLAN = "plan.json"
+"""The recompute plan a restart goes on with, after memory ran out."""
 
 
 class Run:
@@ -63,12 +66,14 @@ class Run:
         model = load.load(source, dtype=dtype, device=self.device, trust_remote_code=profile.model.trust_remote_code)
         if model.conversion.vanished or dtype is torch.float16:
             journal.note(model.conversion.sentence(dtype))
+        recompute.cap(profile.train, self.device)
         self.trainer = trainer = Trainer(
             model,
             self.prepared.train,
             profile.train,
             profile.adapter,
             start_from=start_from(profile.adapter.start_from),
+            recompute_plan=read_json(self.folder / PLAN).get("recompute"),
             note=journal.note,
         )
         self.base_name = profile.model.base
@@ -293,6 +298,12 @@ def main(arguments: list[str]) -> int:
     try:
         record = Run(job)()
         code = 0
+    except recompute.OutOfMemory as error:
+        record, code = {"verdict": "failed", "error": str(error)}, 1
+        if error.plan is not None:
+            paths.write_atomic(job.path / "checkpoints" / PLAN, json.dumps({"recompute": error.plan}))
+            job.event("fallback", str(error), recompute=recompute.words(error.plan))
+            record["verdict"] = "again"
     except StudioError as error:
         record, code = {"verdict": "failed", "error": str(error)}, error.exit_code
     except Exception as error:

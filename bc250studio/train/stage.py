@@ -53,7 +53,11 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
     Raises:
         StudioError: the runner's own sentence and exit code, or the end of its log when it died without one.
     """
-    return run_child(job, resolved, "bc250studio.train.runner", "train", RESULT)
+    while True:
+        record = run_child(job, resolved, "bc250studio.train.runner", "train", RESULT)
+        # Memory ran out where freed memory must not be used again: a fresh process goes on with a lighter plan.
+        if record.get("verdict") != "again":
+            return record
 
 
 def run_child(job: JobFolder, resolved: Resolved, module: str, log: str, result: str) -> dict[str, Any]:
@@ -106,6 +110,8 @@ def _wait(job: JobFolder, child: subprocess.Popen[bytes], result: str, log: Path
             signal.signal(signal.SIGTERM, before)
     record = read_json(job.path / result)
     code = record.pop("exit_code", child.returncode)
+    if record.get("verdict") == "again":
+        return record
     if child.returncode == 0 and record.get("verdict") in ("done", "stopped"):
         return record
     sentence = record.get("error")

@@ -18,7 +18,7 @@ from bc250studio.bench import records
 from bc250studio.bench.protocol import Watch, cool
 from bc250studio.bench.report import aligned, show
 from bc250studio.bench.worker import run_in_worker
-from bc250studio.errors import BadInput
+from bc250studio.errors import BadInput, JobFailed
 from bc250studio.jobs.progress import Progress
 from bc250studio.kernels.products import Product, distinct, from_dict
 
@@ -151,10 +151,14 @@ def _timers(turns: Mapping[str, list[dict[str, Any]]]) -> str:
 
 
 def _clock() -> dict[str, Any]:
-    from bc250studio.bench.recipes_memory import _clock as measured
+    """The measured shader clock, or why there is none."""
     from bc250studio.board import presets
+    from bc250studio.board.doctor.probes import shader_clock
 
-    return measured(presets.detect())
+    try:
+        return shader_clock(presets.detect())
+    except JobFailed as error:
+        return {"clock_mhz": None, "why": str(error)}
 
 
 def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from bc250studio import paths
-from bc250studio.kernels.selection import _says, _solutions, read_dat
+from bc250studio.kernels.selection import read_dat, says, solutions_of
 
 TAG = "CUEfficiency"
 
@@ -88,13 +88,13 @@ def _class_of(folder: Path, node: Any, root: dict[str, Any]) -> tuple[str, str] 
         file = folder / (Path(str(node.get("value", ""))).name + ".dat")
         if not file.is_file():
             return None
-        first: dict[str, Any] = next(iter(_solutions(read_dat(file)).values()), {})
+        first: dict[str, Any] = next(iter(solutions_of(read_dat(file)).values()), {})
     elif node.get("type") == "Matching":
         indices = [entry.get("index") for entry in _list(node.get("table")) if isinstance(entry, dict)]
-        first = next((s for i, s in _solutions(root).items() if i in indices), {})
+        first = next((s for i, s in solutions_of(root).items() if i in indices), {})
     else:
         return None
-    dtype, layout = _says(first.get("problemPredicate"))
+    dtype, layout = says(first.get("problemPredicate"))
     return (dtype, layout) if dtype and layout else None
 
 

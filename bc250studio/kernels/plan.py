@@ -14,6 +14,7 @@ from bc250studio.kernels import designs
 from bc250studio.kernels.chip import Chip
 from bc250studio.kernels.designs import Design
 from bc250studio.kernels.products import Product, ShapeList, distinct
+from bc250studio.kernels.tensile import GFX
 
 MOST_DESIGNS = 32
 WIDEN_BELOW = 0.60
@@ -130,7 +131,7 @@ def config(part: Part, schedule: str, kernel_time: bool = True) -> dict[str, Any
     return {
         "GlobalParameters": {
             "MinimumRequiredVersion": "4.9.0",
-            "Architecture": designs_gfx(),
+            "Architecture": GFX,
             "PerformanceMetric": "DeviceEfficiency",
             "HardwareMonitor": False,
             "KernelTime": kernel_time,
@@ -173,7 +174,7 @@ def config(part: Part, schedule: str, kernel_time: bool = True) -> dict[str, Any
                     "InitialSolutionParameters": None,
                     "BenchmarkCommonParameters": [
                         {"KernelLanguage": ["Assembly"]},
-                        {"WavefrontSize": [WAVE]},
+                        {"WavefrontSize": [designs.WAVE]},
                         {"EdgeType": ["ShiftPtr"]},
                         {"LoopTail": [True]},
                         {"PrefetchGlobalRead": [1]},
@@ -195,17 +196,9 @@ def config(part: Part, schedule: str, kernel_time: bool = True) -> dict[str, Any
         "LibraryLogic": {
             "ScheduleName": schedule,
             "DeviceNames": ["Device 13fe"],
-            "ArchitectureName": designs_gfx(),
+            "ArchitectureName": GFX,
         },
     }
-
-
-WAVE = designs.WAVE
-
-
-def designs_gfx() -> str:
-    """The one chip kernels are designed for."""
-    return "gfx1013"
 
 
 def write(found: Plan, folder: Path, schedule: str, kernel_time: bool = True) -> list[Path]:

@@ -81,8 +81,8 @@ class Library:
             if self.architecture not in file.name and file != self.root:
                 continue
             table = self.table(file.name)
-            first: dict[str, Any] = next(iter(_solutions(table).values()), {})
-            _sizes(table["library"], *_says(first.get("problemPredicate")), found)
+            first: dict[str, Any] = next(iter(solutions_of(table).values()), {})
+            _sizes(table["library"], *says(first.get("problemPredicate")), found)
         return found
 
 
@@ -138,7 +138,7 @@ class _Walk:
 
     def run(self) -> Hit:
         root = self.library.table(self.file)
-        return self._node(root["library"], _solutions(root)) or Hit(self.product, "none")
+        return self._node(root["library"], solutions_of(root)) or Hit(self.product, "none")
 
     def _node(self, node: Any, solutions: Mapping[int, Any]) -> Hit | None:
         self.depth += 1
@@ -187,7 +187,7 @@ class _Walk:
             return None
         before, self.file = self.file, name
         table = self.library.table(name)
-        found = self._node(table["library"], _solutions(table))
+        found = self._node(table["library"], solutions_of(table))
         self.file = before if found is None else self.file
         return found
 
@@ -282,7 +282,8 @@ class _Walk:
         return True
 
 
-def _solutions(table: Mapping[str, Any]) -> dict[int, Any]:
+def solutions_of(table: Mapping[str, Any]) -> dict[int, Any]:
+    """Index -> kernel of one table."""
     found = table.get("solutions")
     return (
         {s["index"]: s for s in found if isinstance(s, dict) and isinstance(s.get("index"), int)}
@@ -323,7 +324,7 @@ def _sizes(node: Any, dtype: str | None, layout: str | None, found: list[Product
             _sizes(inner, dtype, by_operation.get(name), found, depth + 1)
     for row in _list(node.get("rows")):
         if isinstance(row, dict):
-            kind, operation = _says(row.get("predicate"))
+            kind, operation = says(row.get("predicate"))
             _sizes(row.get("library"), kind or dtype, operation or layout, found, depth + 1)
     if node.get("type") == "Matching" and dtype and layout:
         names = [p.get("type") for p in _list(node.get("properties")) if isinstance(p, dict)]
@@ -335,13 +336,13 @@ def _sizes(node: Any, dtype: str | None, layout: str | None, found: list[Product
                     found.append(Product(m, n, max(size.get("BatchSize", 1), 1), k, dtype, layout, "tuned"))
 
 
-def _says(predicate: Any) -> tuple[str | None, str | None]:
+def says(predicate: Any) -> tuple[str | None, str | None]:
     """Type and layout a predicate asks for."""
     if not isinstance(predicate, dict):
         return None, None
     value = predicate.get("value")
     if predicate.get("type") == "And" and isinstance(value, list):
-        pairs = [_says(v) for v in value]
+        pairs = [says(v) for v in value]
         return next((a for a, _ in pairs if a), None), next((b for _, b in pairs if b), None)
     if predicate.get("type") == "TypesEqual" and isinstance(value, list) and value:
         return {name: key for key, name in TYPES.items()}.get(value[0]), None

@@ -72,13 +72,14 @@ class Side:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, keep the record, print it."""
-    from bc250studio.serve.target import job_for
+    from bc250studio.serve.target import job_for, require_idle
 
     if options.rounds < 1 or options.prompt_tokens < 1 or options.answer_tokens < 2:
         raise BadInput("--rounds and --prompt-tokens must be at least 1, --answer-tokens at least 2.")
     if len(options.binary) > 2:
         raise BadInput("--binary can be given at most twice.")
     job, resolved = job_for(options.target, options.base, silent)
+    require_idle(job)
     was_running = server.adopt(job) is not None
     server.stop(job)
     changes = {"device": options.device} if options.device else {}

@@ -20,10 +20,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prove; exit 3 when what is served is not what was trained."""
     from bc250studio.serve import stage_prove
-    from bc250studio.serve.target import job_for
+    from bc250studio.serve.target import job_for, require_idle
 
     bar = Bar()
     job, resolved = job_for(options.target, options.base, bar)
+    require_idle(job)
     if not job.stage("reference"):
         stage_prove.ensure_reference(job, resolved, bar)
     if options.all:

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from bc250studio import settings
     from bc250studio.serve import server, stage_serve
     from bc250studio.serve.binary import find_binary
-    from bc250studio.serve.target import job_for
+    from bc250studio.serve.target import job_for, require_idle
 
     bar = Bar()
     job, resolved = job_for(options.target, options.base, bar)
@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         ended = server.stop(job)
         emit({"run": job.name, "stopped": ended}, options.json, "stopped" if ended else "it was not running")
         return 0
+    require_idle(job)
     changes = {
         name: getattr(options, name) for name in ("device", "port", "context") if getattr(options, name) is not None
     }

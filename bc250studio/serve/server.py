@@ -168,12 +168,20 @@ def check_address(serve: profiles.profile.Serve) -> None:
             ) from error
 
 
-def free_port(host: str) -> int:
-    """A port nobody listens on now."""
+def free_port(host: str, wanted: int = 0) -> int:
+    """A port nobody listens on now: ``wanted`` when it is one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    for port in dict.fromkeys((wanted, 0)):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                if port:
+                    continue
+                raise
+            return int(probe.getsockname()[1])
+    raise AssertionError
 
 
 def command(binary: Binary, plan: Plan, device: Device, port: int, key_file: Path) -> list[str]:
@@ -238,7 +246,8 @@ def start(
 ) -> Server:
     """Start a server for ``folder``, wait until it answers a real completion, and write ``server.json``.
 
-    A server of this folder that still runs is stopped first.
+    A server of this folder that still runs is stopped first. One that is started again keeps its port (where the
+    profile leaves it open) and its key, so that a tunnel and a client somebody set up go on working.
 
     Raises:
         BadInput: device, port, file or option cannot be as asked.
@@ -282,14 +291,15 @@ def _start(
     own_job: Path | None,
     check_memory: bool,
 ) -> Server:
+    earlier = read(folder)
     stop_folder(folder)
     if check_memory:
         caches = (plan.cache_type_k, plan.cache_type_v)
         memory.check(device, plan.model, plan.adapter, plan.context, plan.slots, caches, own_job)
     for attempt in range(3):
-        port = plan.port or free_port(plan.host)
+        port = plan.port or free_port(plan.host, earlier.port if earlier is not None and not attempt else 0)
         try:
-            return _start_once(folder, plan, binary, device, port, progress)
+            return _start_once(folder, plan, binary, device, port, earlier.key if earlier else _new_key(), progress)
         except _PortLost:
             if plan.port or attempt == 2:
                 raise JobFailed(f"Port {port} was taken before llama-server could have it; choose another.") from None
@@ -300,8 +310,13 @@ class _PortLost(Exception):
     pass
 
 
-def _start_once(folder: Path, plan: Plan, binary: Binary, device: Device, port: int, progress: Progress) -> Server:
-    key = secrets.token_urlsafe(24) + KEY_TAIL
+def _new_key() -> str:
+    return secrets.token_urlsafe(24) + KEY_TAIL
+
+
+def _start_once(
+    folder: Path, plan: Plan, binary: Binary, device: Device, port: int, key: str, progress: Progress
+) -> Server:
     key_file = folder / "server.key"
     paths.write_atomic(key_file, key + "\n")
     host = f"[{plan.host}]" if ":" in plan.host else plan.host

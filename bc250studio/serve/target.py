@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from bc250studio import jobs, profiles
-from bc250studio.errors import BadInput, clean
+from bc250studio.errors import BadInput, JobFailed, clean
 from bc250studio.jobs import JobFolder
 from bc250studio.jobs.progress import Progress
 from bc250studio.profiles import Resolved
@@ -28,6 +28,17 @@ def job_for(target: str, base: str | None, progress: Progress) -> tuple[JobFolde
     if base is not None:
         raise BadInput("--base goes with an adapter folder; a run knows its base.")
     return job, job.profile()
+
+
+def require_idle(job: JobFolder) -> None:
+    """Refuse to start or replace a run's server while the run itself works.
+
+    Raises:
+        JobFailed: a process owns the run now.
+    """
+    found = jobs.standing(job)
+    if found.live:
+        raise JobFailed(f"{job.name} is {found.phase} at this moment; follow it with: bc250studio attach {job.name}")
 
 
 def _newest_of_profile(name: str) -> JobFolder:

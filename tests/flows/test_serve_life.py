@@ -215,6 +215,9 @@ def test_a_server_killed_during_a_chat_comes_back_on_one_key(
         said = capsys.readouterr().err
         assert "The server is gone: " in said and "Press enter to start it again" in said
         terminal.restart()
+        again = server.read(job)
+        assert again is not None and (again.url, again.key) == (found.url, found.key)
+        assert again.process != found.process
         said = capsys.readouterr()
         assert "The server runs again" in said.err and "tuned> " in said.out
         history = terminal.chat.histories["tuned"]

@@ -16,8 +16,9 @@ from bc250studio.errors import BadInput, JobFailed
 from bc250studio.export.gguf_write import Fields, GgufWriter, Slot
 from bc250studio.jobs import JobFolder
 from bc250studio.jobs.identity import mine
+from bc250studio.jobs.progress import silent
 from bc250studio.models.gguf_file import STRING, U32
-from bc250studio.serve import ask, causes, memory, server
+from bc250studio.serve import ask, causes, memory, server, target
 from bc250studio.serve.ask import Question, read_questions
 from bc250studio.serve.binary import CPU, Device
 
@@ -148,6 +149,29 @@ def test_a_training_run_keeps_the_boards_memory(weights: Path):
     memory.check(RADV, weights, None, 512, 1, own_job=job.path)
     job.write_state(phase="done")
     memory.check(RADV, weights, None, 512, 1)
+
+
+def test_a_run_that_works_keeps_its_server():
+    job = JobFolder.create("train", None, "busy")
+    job.write_state(phase="proving", owner=mine().as_dict())
+    with pytest.raises(JobFailed, match="is proving at this moment; follow it with: bc250studio attach busy-"):
+        target.require_idle(job)
+    job.write_state(phase="done")
+    target.require_idle(job)
+
+
+def test_a_target_that_is_nothing_says_what_there_is(tmp_path: Path):
+    with pytest.raises(BadInput, match="No run is called"):
+        target.job_for("nothing-here", None, silent)
+    with pytest.raises(BadInput, match="No run of the profile demo has been exported yet"):
+        target.job_for("demo", None, silent)
+    (tmp_path / "adapter_config.json").write_text("{")
+    with pytest.raises(BadInput, match="cannot be read"):
+        target.job_for(str(tmp_path), None, silent)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(BadInput, match="give it with --base"):
+        target.job_for(str(tmp_path), None, silent)
+    assert not jobs.all_jobs()
 
 
 def test_too_little_memory_is_refused_with_both_numbers(weights: Path, monkeypatch: pytest.MonkeyPatch):

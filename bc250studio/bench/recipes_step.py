@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from bc250studio.bench import records
-from bc250studio.bench.recipes_train import add_engine, numbers
+from bc250studio.bench.recipes_train import add_engine, numbers, run_with_kernels
 from bc250studio.bench.report import show, step_text
 from bc250studio.bench.step_classes import PRODUCT, Sorted, classify, product_name
-from bc250studio.bench.worker import run_in_worker
 from bc250studio.errors import BadInput
 from bc250studio.jobs.progress import Progress
 
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if len(numbers(options.tokens)) != 1:
         raise BadInput("bench step measures one --tokens at a time.")
     wanted = {key: value for key, value in vars(options).items() if key not in ("noun", "verb", "json")}
-    found = run_in_worker("step", wanted)
+    found = run_with_kernels("step", wanted)
     path = records.write("step", f"{options.model.rsplit('/', 1)[-1]}-{'-'.join(recipes)}", found)
     show({"record": path.stem, **found}, options.json, f"{step_text(found)}\nrecord: {path.stem}")
     return 0
@@ -125,6 +124,7 @@ def _one(name: str, side: Any, group: list[int], tokens: int, vocabulary: int, s
         "tflops": round(found.flops / step_s / 1e12, 6),
         "classes": classes,
         "products": found.products(),
+        "operations": found.operations(),
     }
 
 

@@ -65,6 +65,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--math-only", action="store_true", help="no fused attention and no Triton on either side: what gfx1013 has"
     )
     parser.add_argument("--chunk", type=int, default=1024, help="labelled positions whose logits exist at once")
+    parser.add_argument(
+        "--library", choices=("auto", "stock", "tuned", "tunableop"), default="auto", help="matrix kernels of all sides"
+    )
     parser.add_argument("--memory-budget", type=float, help="device memory in GiB the engine may use")
 
 
@@ -77,11 +80,29 @@ def run(options: argparse.Namespace) -> int:
     for name in options.against.split(","):
         if name not in AGAINST:
             raise BadInput(f"--against knows no {clean(name)!r}: {', '.join(AGAINST)}.{nearest(name, AGAINST)}")
-    found = run_in_worker("train", wanted)
+    found = run_with_kernels("train", wanted)
     path = records.write("train", f"{options.model.rsplit('/', 1)[-1]}-{options.against}", found)
     head = {key: found["results"][key] for key in ("ratio", "loss_difference", "losses_equal")}
     show({**head, "record": path.stem, **found}, options.json, f"{train_text(found)}\nrecord: {path.stem}")
     return 0
+
+
+def run_with_kernels(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Measure in a process that loads the matrix kernels a run would load; the record says which and why.
+
+    Raises:
+        StudioError: ``--library tuned`` without a tuned library that is proven here, and what the bench itself says.
+    """
+    from bc250studio.board import presets
+    from bc250studio.kernels import switch
+    from bc250studio.profiles import Profile
+
+    model = {"device": "cpu" if options["device"] == "cpu" else "auto"}
+    profile = Profile.model_validate({"model": model, "kernels": {"library": options["library"]}})
+    decision = switch.decide(profile, presets.detect())
+    found = run_in_worker(recipe, options, decision.environment)
+    found["regime"]["kernels"] = decision.why
+    return found
 
 
 def numbers(text: str) -> list[int]:

@@ -58,7 +58,16 @@ class Sorted:
     flop: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     by_product: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    by_name: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
     launches: int = 0
+
+    def operations(self, limit: int = 24) -> list[dict[str, Any]]:
+        """The dearest operations that are no products: class, name, seconds, calls."""
+        rows = sorted(self.by_name.items(), key=lambda item: -item[1][0])[:limit]
+        return [
+            {"class": label, "name": name, "seconds": round(seconds, 6), "calls": int(calls)}
+            for (label, name), (seconds, calls) in rows
+        ]
 
     @property
     def busy_s(self) -> float:
@@ -131,6 +140,9 @@ def classify(events: Iterable[Any], on_gpu: bool, vocabulary: int) -> Sorted:
         found.seconds[name] += seconds
         if product is None:
             found.counts[name] += 1
+            operation = found.by_name[name, event.name]
+            operation[0] += seconds
+            operation[1] += 1
             continue
         entry = found.by_product[product[1]]
         entry[0] += seconds

@@ -18,7 +18,7 @@ from textual.screen import Screen
 from bc250studio import settings
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder
-from bc250studio.ui import background, log, survival
+from bc250studio.ui import log, survival
 from bc250studio.ui.numbers import duration, fixed, number
 from bc250studio.ui.watch import Observed, Snapshot, Watcher
 from bc250studio.ui.words import verdict_text
@@ -253,8 +253,12 @@ class StudioApp(App[None]):
             self._complaints.append(f"There is no theme {clean(wanted, 40)!r}; using {FALLBACK_THEME}.")
 
     def _take_keymap(self) -> None:
-        if self.machine.ui.keymap:
-            self.set_keymap(self.machine.ui.keymap)
+        keymap = self.machine.ui.keymap
+        if keymap:
+            from bc250studio.ui import keys
+
+            self._complaints += keys.problems(keymap, keys.known_ids() | keys.ids_of(type(self)))
+            self.set_keymap(keymap)
 
     def _line_may_be_thin(self) -> bool:
         return (
@@ -297,6 +301,3 @@ def main(
     if app.return_code and app.return_code != survival.TERMINATED:
         print(f"The app ended with an error. Log: {log.file()}   If the terminal looks odd, type: reset")
     return app.return_code or 0
-
-
-__all__ = ["StudioApp", "background", "main"]

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,20 +22,35 @@ from typing import Any
 from bc250studio import paths
 from bc250studio.jobs import JobFolder, mine
 from bc250studio.jobs.folder import read_json
+from bc250studio.ui.follow import BOARD_CURVES
 
 KEPT = ("profile.toml", "state.json", "metrics.jsonl", "board.jsonl", "events.jsonl")
 CUT_AT = 0.62
+BOARD_KEPT = 120
 STATE_FROM_METRICS = ("loss", "loss_ema", "real_tokens_per_s")
 
 
 def record(run: JobFolder, folder: Path, label: str) -> None:
-    """Keep what the app shows of a run, without paths of this machine's user."""
+    """Keep what the app shows of a run: no weights, no path of this machine, every n-th board reading."""
     (folder / "stages").mkdir(parents=True, exist_ok=True)
-    home = str(Path.home())
+    elsewhere = {
+        str(run.path): "~/.local/share/bc250studio/runs/demo",
+        sys.prefix: ".venv",
+        str(Path(__file__).parents[2]): "bc250studio",
+        str(Path.home()): "~",
+    }
     for name in (*KEPT, *(f"stages/{file.name}" for file in (run.path / "stages").glob("*.json"))):
         source = run.path / name
         if source.exists():
-            (folder / name).write_text(source.read_text("utf-8").replace(home, "~"), "utf-8")
+            text = source.read_text("utf-8")
+            for here, there in elsewhere.items():
+                text = text.replace(here, there)
+            (folder / name).write_text(text, "utf-8")
+    board = _lines(folder / "board.jsonl")
+    kept = board[:: max(1, len(board) // BOARD_KEPT)]
+    for line in kept:
+        line["readings"] = {name: line["readings"][name] for name in BOARD_CURVES if name in line["readings"]}
+    (folder / "board.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
     state = read_json(folder / "state.json")
     (folder / "state.json").write_text(json.dumps({**state, "recording": label, "owner": None}, indent=1), "utf-8")
 

@@ -374,9 +374,10 @@ async def test_bad_settings_and_theme_fall_back_with_a_sentence(home):
     paths.settings_file().write_text('[ui]\nthema = "x"\n')
     async with app().run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "Did you mean" in said(pilot))
-    paths.settings_file().write_text('[ui]\ntheme = "no-such"\n[ui.keymap]\n"home.new" = "a"\n')
+    paths.settings_file().write_text('[ui]\ntheme = "no-such"\n[ui.keymap]\n"home.new" = "a"\n"home.nw" = "b"\n')
     async with app().run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "no theme 'no-such'" in said(pilot))
+        assert "no key called 'home.nw'. Did you mean 'home.new'?" in said(pilot)
         await pilot.press("a")
         await until(pilot, on(pilot, "ModelScreen"), "the user's own key works")
 

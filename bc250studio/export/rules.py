@@ -163,8 +163,8 @@ def _check_experts(description: Description, targets: Iterable[str]) -> None:
     for target in targets:
         if target == "all-linear" or target.rpartition(".")[2] in _EXPERT_LAYERS:
             raise BadInput(
-                f"adapter.targets = {clean(target, 60)!r} would train the experts of this model, whose adapters cannot be "
-                'exported; set adapter.targets to ["q_proj", "k_proj", "v_proj", "o_proj"].'
+                f"adapter.targets = {clean(target, 60)!r} would train the experts of this model, whose adapters cannot "
+                'be exported; set adapter.targets to ["q_proj", "k_proj", "v_proj", "o_proj"].'
             )
 
 

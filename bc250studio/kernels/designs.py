@@ -21,6 +21,7 @@ WAVE = 32
 SIMDS_PER_CU = 2
 L2_BYTES_PER_CLOCK = 512
 """Half of RDNA 1's 16 slices of 64 bytes: what kernels reach, not the paper."""
+LEAST_K_A_SPLIT = 256
 SAME_TILE = 3
 """Designs of one tile and group that may be chosen before others have had their turn."""
 OTHER_VGPRS = 46
@@ -214,5 +215,5 @@ def _vote(queue: list[Design], chosen: dict[Design, None], limit: int) -> None:
 
 
 def _useful(design: Design, product: Product) -> bool:
-    """Splitting K pays only where it leaves several depths to each part."""
-    return design.split == 1 or product.k >= 4 * design.split * design.depth
+    """Tensile's own rule (MinKForGSU): a kernel that splits K refuses sizes with under 256 of K for each part."""
+    return design.split == 1 or product.k >= LEAST_K_A_SPLIT * design.split

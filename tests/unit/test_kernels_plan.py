@@ -340,3 +340,9 @@ def test_sizes_off_the_list_are_near_it_and_not_on_it() -> None:
     tuned = [p for p in minicpm().products if p.layout == "TN"]
     beside = off_list(tuned)
     assert len(beside) == 6 and not {p.key for p in beside} & {p.key for p in tuned}
+
+
+@pytest.mark.parametrize(("k", "largest"), [(16, 1), (256, 1), (2048, 8), (130560, 32)])
+def test_kernels_that_split_k_are_not_tried_where_tensile_refuses_them(k: int, largest: int) -> None:
+    chosen = designs.choose([Product(2048, 2048, 1, k, "fp16", "TN")], BOARD, 32)
+    assert max(design.split for design in chosen) <= largest

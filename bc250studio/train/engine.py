@@ -253,8 +253,12 @@ class Trainer:
                 hidden_states(self.parts.body, batch)
 
         self.model.train()
-        with torch.random.fork_rng(devices=[self.device]):
-            kept = recompute.measure(self.parts.layers, forward)
+        try:
+            with torch.random.fork_rng(devices=[self.device]):
+                kept = recompute.measure(self.parts.layers, forward, self.flat.tensors)
+        except (RuntimeError, KeyError, IndexError) as error:
+            self.note(f"What the layers keep cannot be measured ({clean(error, 120)}); all of them take light.")
+            return ["light"] * len(self.parts.layers)
         return recompute.fit(kept, recompute.room(kept, self.parts.head, batch.all_positions, self.train))
 
     def _within_memory(self, work: Callable[[], _T]) -> _T:

@@ -55,6 +55,11 @@ class FlatParameters:
             layer.__dict__["_cast"] = tuple(pair)
         self.refresh()
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The flat tensors that everything else is a view of."""
+        return [self.values.data, self.gradient, *([self._cast] if self._cast is not None else [])]
+
     @torch.no_grad()
     def refresh(self) -> None:
         """Bring the copy in the base's type up to date; once after every optimiser step."""

@@ -133,16 +133,19 @@ def words(plan: Sequence[str]) -> str:
     return ", ".join(f"{word} x {list(plan).count(word)}" for word in reversed(PLANS) if word in plan)
 
 
-def measure(layers: Sequence[Any], forward: Callable[[], Any]) -> list[dict[str, int]]:
+def measure(
+    layers: Sequence[Any], forward: Callable[[], Any], standing: Sequence[torch.Tensor] = ()
+) -> list[dict[str, int]]:
     """Bytes that each layer keeps for the backward pass under each word, seen by autograd itself.
 
     ``forward`` runs the body over one pass; it is run twice, and what autograd would keep is let go of after each
-    layer, so that this needs one layer's memory. Weights and tensors kept by an earlier layer do not count.
+    layer, so that this needs one layer's memory. Weights and the ``standing`` tensors (the flat parameters, whose
+    views the layers use) do not count.
     """
     found: list[dict[str, int]] = []
     for word in ("none", "light"):
         apply(layers, [word] * len(layers), dropout=False)
-        for i, (own, given) in enumerate(_kept(layers, forward)):
+        for i, (own, given) in enumerate(_kept(layers, forward, standing)):
             if word == "none":
                 found.append({"none": own, "layer": given})
             else:
@@ -150,9 +153,10 @@ def measure(layers: Sequence[Any], forward: Callable[[], Any]) -> list[dict[str,
     return found
 
 
-def _kept(layers: Sequence[Any], forward: Callable[[], Any]) -> list[tuple[int, int]]:
+def _kept(layers: Sequence[Any], forward: Callable[[], Any], standing: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     """(bytes kept, bytes of its input) of each layer."""
     weights = {p.untyped_storage().data_ptr() for layer in layers for p in layer.parameters()}
+    weights |= {tensor.untyped_storage().data_ptr() for tensor in standing}
     held: dict[int, Any] = {}
     sizes: list[tuple[int, int]] = []
 

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -37,6 +38,7 @@ from bc250studio.profiles import Profile
 
 _FORMAT_VERSION = 1
 _KEPT_CACHES = 12
+_STALE_SECONDS = 24 * 3600
 
 
 def prepare(profile: Profile, source: ModelSource, progress: Progress | None = None, cache: bool = True) -> Prepared:
@@ -276,12 +278,19 @@ def _array(file: Path, mapped: bool) -> NDArray[Any]:
 
 
 def _keep(temporary: Path, folder: Path) -> None:
-    """Move a finished folder into the cache and forget the oldest ones."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    target = folder.with_name(folder.name)
-    temporary.rename(target)
+    """Move a finished folder into the cache and forget the oldest ones.
+
+    Another process may publish the same data at the same time: then its folder stays.
+    """
+    if folder.exists() and _load(folder, folder.name) is None:  # torn
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        return
     temporary.mkdir()  # TemporaryDirectory removes what it made
-    others = [p for p in folder.parent.iterdir() if p.is_dir() and re.fullmatch(r"[0-9a-f]{64}", p.name)]
-    for old in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True)[_KEPT_CACHES:]:
+    inside = [p for p in folder.parent.iterdir() if p.is_dir()]
+    whole = [p for p in inside if re.fullmatch(r"[0-9a-f]{64}", p.name)]
+    left = [p for p in inside if p.name.startswith(".") and p.stat().st_mtime < time.time() - _STALE_SECONDS]
+    for old in [*left, *sorted(whole, key=lambda p: p.stat().st_mtime, reverse=True)[_KEPT_CACHES:]]:
         shutil.rmtree(old, ignore_errors=True)

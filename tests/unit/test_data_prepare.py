@@ -190,6 +190,38 @@ def test_a_torn_cache_is_made_again(tmp_path, source):
     assert (folder.stat().st_mode & 0o077) == 0
 
 
+def test_two_processes_may_prepare_the_same(tmp_path, source):
+    """The other one publishes its folder first: both end with the same rows, and nothing is left over."""
+    from bc250studio.data import prepare as function
+    from bc250studio.data.prepare import _keep
+
+    file = jsonl(tmp_path / "a.jsonl", pairs(30))
+    first = function(profile(file), source)
+    cache = paths.cache_dir() / "prepared"
+    late = cache / ".late"
+    late.mkdir()
+    (late / "report.json").write_text("{}")
+    _keep(late, cache / first.digest)
+    assert rows_as_sets(function(profile(file), source).train) == rows_as_sets(first.train)
+    assert late.exists()  # its owner removes it
+
+
+def test_leftovers_of_killed_processes_and_old_caches_go(tmp_path, source):
+    import os
+
+    cache = paths.private_dir(paths.cache_dir() / "prepared")
+    left = cache / ".0123-killed"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    for number in range(14):
+        old = cache / f"{number:064x}"
+        old.mkdir()
+        os.utime(old, (number, number))
+    found = prepare(profile(jsonl(tmp_path / "a.jsonl", pairs(5))), source)
+    names = {p.name for p in cache.iterdir()}
+    assert len(names) == 12 and found.digest in names and left.name not in names
+
+
 def test_the_split_is_seeded_and_keeps_equal_prompts_together(tmp_path, source):
     rows = [{"prompt": f"Question {i // 3}?", "completion": f"Answer {i}."} for i in range(60)]
     file = jsonl(tmp_path / "a.jsonl", rows)

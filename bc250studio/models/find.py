@@ -7,6 +7,7 @@ with every other tool of the user.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -136,6 +137,12 @@ def _hub(name: str, revision: str | None, download: bool) -> ModelSource:
     try:
         folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
         if (folder / "config.json").is_file() and not download:
+            missing = missing_weights(folder)
+            if missing:
+                raise BadInput(
+                    f"{clean(name, 100)} is only partly on this machine ({missing} missing):"
+                    f" `bc250studio models get {clean(name, 100)}` fetches the rest."
+                )
             return _snapshot(name, folder)
     except (LocalEntryNotFoundError, FileNotFoundError, ValueError):
         pass
@@ -151,6 +158,18 @@ def _hub(name: str, revision: str | None, download: bool) -> ModelSource:
     if not (folder / "config.json").is_file():
         raise BadInput(f"{clean(name, 100)} on the hub holds no config.json: it is not a model in transformers' form.")
     return _snapshot(name, folder)
+
+
+def missing_weights(folder: Path) -> str:
+    """What of a model's weights is not there: a shard's name, `weights` when there are none, else empty."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return clean(index.name)
+        return next((clean(str(name), 80) for name in sorted(shards) if not (folder / str(name)).is_file()), "")
+    return "" if any(folder.glob("*.safetensors")) or any(folder.glob("*.bin")) else "weights"
 
 
 def _snapshot(name: str, folder: Path) -> ModelSource:

@@ -129,6 +129,14 @@ def test_the_hubs_cache_is_looked_into(tmp_path, monkeypatch):
 def test_a_hub_model_in_the_cache_is_found_without_a_network(tmp_path, monkeypatch):
     folder(tmp_path / "snap")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *a, **k: str(tmp_path / "snap"))
+    with pytest.raises(BadInput, match=r"only partly on this machine \(weights missing\)"):
+        find("Some/Model")
+    shards = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (tmp_path / "snap" / "model.safetensors.index.json").write_text(json.dumps(shards))
+    (tmp_path / "snap" / "model-1.safetensors").write_text("")
+    with pytest.raises(BadInput, match=r"model-2\.safetensors missing.*models get Some/Model"):
+        find("Some/Model")
+    (tmp_path / "snap" / "model-2.safetensors").write_text("")
     source = find("Some/Model", "main")
     assert (source.kind, source.name, source.folder, source.revision) == (
         "hub",

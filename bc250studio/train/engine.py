@@ -134,7 +134,7 @@ class Trainer:
         """Optimiser steps behind us: with the seed, all there is to say about where in the data we are."""
         if recompute_plan is not None:
             self._recompute_by(recompute_plan)
-        elif train.recompute == "auto" and self.device.type == "cuda":
+        elif train.recompute == "auto" and self.device.type == "cuda" and recompute.has_budget(train):
             self._recompute_by(self._fitting_plan())
 
     # -- the loop ----------------------------------------------------------------------------------------------

@@ -30,19 +30,22 @@ class OutOfMemory(JobFailed):
         self.plan = plan
 
 
+def has_budget(train: Any) -> bool:
+    """Does the profile say how much memory may be used?"""
+    return train.memory_budget_gib is not None or train.device_memory_fraction is not None
+
+
 def budget_bytes(train: Any, device: torch.device) -> int:
-    """Bytes of device memory torch may reserve: the profile's budget, or what is free and ours already."""
-    free, total = torch.cuda.mem_get_info(device)
+    """Bytes of device memory torch may reserve, by the profile's budget or share of the device."""
+    _, total = torch.cuda.mem_get_info(device)
     if train.memory_budget_gib is not None:
         return min(int(train.memory_budget_gib * 2**30), total)
-    if train.device_memory_fraction is not None:
-        return int(train.device_memory_fraction * total)
-    return free + torch.cuda.memory_reserved(device) - 2**29
+    return int((train.device_memory_fraction or 1.0) * total)
 
 
 def cap(train: Any, device: torch.device) -> None:
     """Let the allocator refuse what is over the budget: a lighter plan is taken instead of the system's memory."""
-    if device.type != "cuda" or (train.memory_budget_gib is None and train.device_memory_fraction is None):
+    if device.type != "cuda" or not has_budget(train):
         return
     _, total = torch.cuda.mem_get_info(device)
     torch.cuda.set_per_process_memory_fraction(min(budget_bytes(train, device) / total, 1.0), device)
@@ -74,7 +77,7 @@ def _again(forward: Any, dropout: bool) -> Any:
 
 def choose(wanted: str, layers: int, device: torch.device) -> list[str]:
     """The plan to begin with. ``auto``: the CPU has memory and no speed to spare, so nothing is computed again there;
-    a GPU begins with ``light``, until ``fit`` knows what there is room for."""
+    a GPU takes ``light``, which costs about nothing. A memory budget is then spent by ``fit``."""
     word = wanted if wanted != "auto" else ("none" if device.type == "cpu" else "light")
     return [word] * layers
 

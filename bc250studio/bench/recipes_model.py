@@ -9,16 +9,14 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bc250studio import paths
-from bc250studio.errors import BadInput, clean, nearest
+from bc250studio.bench.shapes import RANDOM, shape_file
+from bc250studio.errors import BadInput, clean
 from bc250studio.jobs.progress import Progress, silent
 
-RANDOM = "random:"
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -52,28 +50,6 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return f"CPU, {torch.get_num_threads()} threads"
-
-
-def shape_file(name: str) -> Path:
-    """The config.json behind ``random:NAME``: a shape that ships, or a path to a config.json.
-
-    Raises:
-        BadInput: neither a shape that ships nor a file.
-    """
-    shape = name.removeprefix(RANDOM)
-    path = Path(shape).expanduser()
-    if path.is_dir():
-        path = path / "config.json"
-    if path.is_file():
-        return path
-    shapes = paths.shipped("assets/shapes")
-    known = [file.name.removesuffix(".config.json") for file in sorted(shapes.glob("*.config.json"))]
-    if shape in known:
-        return shapes / f"{shape}.config.json"
-    raise BadInput(
-        f"There is no model shape {clean(shape)!r}; these ship: {', '.join(known)}; a path to a config.json works too."
-        + nearest(shape, known)
-    )
 
 
 class Base:

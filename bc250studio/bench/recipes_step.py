@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bc250studio.bench import records
-from bc250studio.bench.recipes_train import add_engine, numbers, run_with_kernels
+from bc250studio.bench.recipes_train import add_engine, check_inputs, numbers, run_with_kernels
 from bc250studio.bench.report import show, step_text
 from bc250studio.bench.step_classes import PRODUCT, Sorted, classify, product_name
 from bc250studio.errors import BadInput
@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if len(numbers(options.tokens)) != 1:
         raise BadInput("bench step measures one --tokens at a time.")
     wanted = {key: value for key, value in vars(options).items() if key not in ("noun", "verb", "json")}
+    check_inputs(wanted)
     found = run_with_kernels("step", wanted)
     path = records.write("step", f"{options.model.rsplit('/', 1)[-1]}-{'-'.join(recipes)}", found)
     show({"record": path.stem, **found}, options.json, f"{step_text(found)}\nrecord: {path.stem}")

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from bc250studio.bench import records
 from bc250studio.bench.report import show, train_text
+from bc250studio.bench.rows import read_lengths
+from bc250studio.bench.shapes import RANDOM, shape_file
 from bc250studio.bench.worker import run_in_worker
 from bc250studio.errors import BadInput, clean, nearest
 from bc250studio.jobs.progress import Progress
+from bc250studio.models.find import find as find_model
 
 if TYPE_CHECKING:
     from bc250studio.bench.recipes_model import Base
@@ -80,11 +83,28 @@ def run(options: argparse.Namespace) -> int:
     for name in options.against.split(","):
         if name not in AGAINST:
             raise BadInput(f"--against knows no {clean(name)!r}: {', '.join(AGAINST)}.{nearest(name, AGAINST)}")
+    check_inputs(wanted)
     found = run_with_kernels("train", wanted)
     path = records.write("train", f"{options.model.rsplit('/', 1)[-1]}-{options.against}", found)
     head = {key: found["results"][key] for key in ("ratio", "loss_difference", "losses_equal")}
     show({**head, "record": path.stem, **found}, options.json, f"{train_text(found)}\nrecord: {path.stem}")
     return 0
+
+
+def check_inputs(options: dict[str, Any]) -> None:
+    """What can be known without torch is said before a process with it starts.
+
+    Raises:
+        BadInput: no such model, shape or lengths file; or a random model with data that needs a tokenizer.
+    """
+    if options["model"].startswith(RANDOM):
+        shape_file(options["model"])
+        if options["data"]:
+            raise BadInput("A random model has no tokenizer for --data; use --lengths or --random with it.")
+    else:
+        find_model(options["model"])
+    if options["lengths"]:
+        read_lengths(Path(options["lengths"]))
 
 
 def run_with_kernels(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -262,7 +282,6 @@ class Bases:
 
 def bench_rows(options: dict[str, Any], base: Base, longest_pass: int, shortest_pass: int) -> BenchRows:
     from bc250studio.bench import rows
-    from bc250studio.bench.recipes_model import RANDOM
 
     if options["random"]:
         count = min(options["rows"], 8 * options["rounds"]) if options["rows"] == 400 else options["rows"]
@@ -271,8 +290,4 @@ def bench_rows(options: dict[str, Any], base: Base, longest_pass: int, shortest_
         return rows.from_lengths(
             Path(options["lengths"]), base.vocabulary, options["rows"], shortest_pass, options["seed"]
         )
-    if options["model"].startswith(RANDOM):
-        raise BadInput("A random model has no tokenizer for --data; use --lengths or --random with it.")
-    from bc250studio.models.find import find
-
-    return rows.from_data(options["data"], find(options["model"]), options["rows"], shortest_pass)
+    return rows.from_data(options["data"], find_model(options["model"]), options["rows"], shortest_pass)

@@ -14,12 +14,11 @@ import torch
 from bc250studio.bench import recipes_ours, recipes_step, recipes_train, records
 from bc250studio.bench.report import step_text, train_text
 from bc250studio.cli.main import main
-from bc250studio.errors import BadInput
 from bc250studio.jobs.progress import silent
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 300,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 300,
     "tie_word_embeddings": False,
 }  # fmt: skip
 
@@ -109,17 +108,25 @@ def test_a_step_is_taken_apart(shape: str, lengths: str) -> None:
     assert "whole step" in step_text(found)
 
 
-def test_bad_input_ends_with_two_and_leaves_no_record(shape: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "train", "--model", "random:minicpm5-2", "--random"]) == 2
-    assert "Did you mean 'minicpm5-2b'" in capfd.readouterr().err
-    assert main(["bench", "train", "--model", shape, "--random", "--tokens", "2k"]) == 2
-    assert "--tokens takes whole numbers" in capfd.readouterr().err
+@pytest.mark.parametrize("verb", ["train", "step"])
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--model", "random:minicpm5-2", "--random"], "Did you mean 'minicpm5-2b'"),
+        (["--model", "SHAPE", "--random", "--tokens", "2k"], "--tokens takes whole numbers"),
+        (["--model", "SHAPE", "--data", "x.json"], "no tokenizer"),
+        (["--model", "SHAPE", "--lengths", "/nowhere.json"], "cannot be read"),
+        (["--model", "./nowhere", "--random"], "No model"),
+    ],
+)
+def test_bad_input_ends_with_two_and_leaves_no_record(
+    shape: str, verb: str, words: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", verb, *(shape if word == "SHAPE" else word for word in words)]) == 2
+    assert wanted in capsys.readouterr().err
     assert records.names() == []
 
 
-@pytest.mark.parametrize(
-    ("words", "wanted"), [(["--data", "x.json"], "no tokenizer"), (["--lengths", "/nowhere.json"], "cannot be read")]
-)
-def test_rows_that_cannot_be_are_a_sentence(shape: str, words: list[str], wanted: str) -> None:
-    with pytest.raises(BadInput, match=wanted):
-        measured(recipes_train, "--model", shape, *words)
+def test_what_only_torch_knows_comes_back_from_the_process(shape: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train", "--model", shape, "--random", "--device", "cuda:77"]) == 2
+    assert "no device 'cuda:77'" in capfd.readouterr().err

@@ -212,8 +212,20 @@ def compare(url: str, tokenizer: Tokenizer, chats: list, tools: Any, thinking: b
 def random_texts(count: int) -> list[str]:
     """Texts that mix scripts, digits, spaces, marks and emoji."""
     dice = random.Random(250)
-    ranges = [(32, 127), (0xA0, 0x250), (0x4E00, 0x4E80), (0x1F600, 0x1F640), (9, 14), (32, 33),
-              (0x660, 0x66A), (0x2150, 0x2190), (0x300, 0x330), (0x600, 0x6FF), (0x900, 0x980), (0x1F1E6, 0x1F200)]  # fmt: skip
+    ranges = [
+        (32, 127),
+        (0xA0, 0x250),
+        (0x4E00, 0x4E80),
+        (0x1F600, 0x1F640),
+        (9, 14),
+        (32, 33),
+        (0x660, 0x66A),
+        (0x2150, 0x2190),
+        (0x300, 0x330),
+        (0x600, 0x6FF),
+        (0x900, 0x980),
+        (0x1F1E6, 0x1F200),
+    ]
     return [
         "".join(chr(dice.randrange(*dice.choice(ranges))) for _ in range(dice.randint(1, 40))) for _ in range(count)
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 
 from bc250studio import jobs
+from bc250studio.board import presets
 from bc250studio.errors import JobFailed
 from bc250studio.models.gguf_file import GgufFile
 from bc250studio.serve.binary import Device
@@ -59,12 +60,11 @@ def check(
     Raises:
         JobFailed: a training run is live on a board with shared memory, or too little is available.
     """
-    if device.shares_memory or not device.total_mib:
+    if presets.detect().apu or (device.shares_memory and not device.cpu_based):
         for other in jobs.live():
             if own_job is not None and other.job.path == own_job:
                 continue
-            kind = other.state.get("kind")
-            if device.shares_memory and not device.cpu_based and kind == "train" and other.phase in _TRAINING:
+            if other.state.get("kind") == "train" and other.phase in _TRAINING:
                 raise JobFailed(
                     f"{other.job.name} is {other.phase} and the server would share its memory: on this board the GPU "
                     f"uses the machine's. Wait for it, or stop it with: bc250studio stop {other.job.name}"

@@ -138,15 +138,22 @@ def test_the_cache_is_counted_from_the_models_shape(weights: Path):
     assert memory.need_mib(weights, weights, 4096, 2, (4.0, 4.0)) - without == 64 + 2 * 512
 
 
-def test_a_training_run_keeps_the_boards_memory(weights: Path):
+def test_a_training_run_keeps_the_boards_memory(weights: Path, monkeypatch: pytest.MonkeyPatch):
     job = JobFolder.create("train", None, "long night")
     job.write_state(phase="training", owner=mine().as_dict())
     assert jobs.live()
     with pytest.raises(JobFailed, match=r"long-night-.* is training and the server would share its memory"):
         memory.check(RADV, weights, None, 512, 1)
-    memory.check(CPU, weights, None, 512, 1)
+    memory.check(CPU, weights, None, 512, 1)  # no APU here
     memory.check(Device("Vulkan0", "NVIDIA H200", 143000, 140000), weights, None, 512, 1)
     memory.check(RADV, weights, None, 512, 1, own_job=job.path)
+
+    class Apu:
+        apu = True
+
+    monkeypatch.setattr(memory.presets, "detect", lambda: Apu)
+    with pytest.raises(JobFailed, match="would share its memory"):
+        memory.check(CPU, weights, None, 512, 1)  # on an APU the CPU's memory is the GPU's
     job.write_state(phase="done")
     memory.check(RADV, weights, None, 512, 1)
 

@@ -31,6 +31,8 @@ def adopt(
     if not any(folder.rglob("*.dat")):
         from bc250studio.kernels import build
 
+        if not any(folder.rglob("*.yaml")):
+            raise BadInput(f"{folder} holds neither kernel tables (TensileLibrary*.dat) nor logic files (.yaml).")
         return build.from_logic(folder, name=name, prove_it=prove_it, progress=progress)
     found = runner()
     facts = probe(folder, found)

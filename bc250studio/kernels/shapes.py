@@ -71,7 +71,8 @@ def config_of(model: str) -> tuple[str, dict[str, Any]]:
     bare = model.removeprefix("demo:").lower()
     path = Path(model).expanduser()
     if path.is_file() and path.suffix == ".json":
-        return path.name.removesuffix(".json").removesuffix(".config"), _config(path)
+        stem = path.name.removesuffix(".json").removesuffix(".config")
+        return path.resolve().parent.name if stem == "config" else stem, _config(path)
     if (path / "config.json").is_file():
         return path.resolve().name, _config(path / "config.json")
     if bare in shipped:

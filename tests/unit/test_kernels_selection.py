@@ -242,6 +242,13 @@ def test_a_library_without_fallback_or_of_another_build_is_refused(
     assert not store.libraries()
 
 
+def test_a_folder_with_nothing_in_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="neither kernel tables"):
+        adopt.adopt(tmp_path)
+    with pytest.raises(BadInput, match="not a folder"):
+        adopt.adopt(tmp_path / "nothing")
+
+
 def test_the_same_build_is_recognised(tmp_path: Path) -> None:
     assert adopt.compare(write_library(tmp_path / "a", {}), write_library(tmp_path / "b", {}))[0] is True
     assert adopt.compare(tmp_path / "a", None)[0] is None

@@ -1,7 +1,7 @@
 """For export tests: f32 base GGUFs of tiny models, PEFT adapters of every kind, and a plain llama-server client.
 
 The base files are written from the model's safetensors with the product's tensor map and the demo file's tokenizer;
-``scripts/compare_converter.py`` compares them with llama.cpp's own converter.
+tests/flows/test_export_converter.py compares them with llama.cpp's own converter.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class Trainer:
         passes = self.plan[self.done]
         rows = tuple(row for p in passes for row in p.rows)
         # Every labelled token of the step weighs the same, however its rows fell into passes.
-        labelled = max(self.feed.labelled_of(rows), 1)
+        labelled = self.feed.labelled_of(rows)
         rate = schedule.learning_rate(
             self.done, len(self.plan), self.train.learning_rate, self.train.schedule, self.train.warmup
         )
@@ -181,10 +181,10 @@ class Trainer:
         loss = torch.zeros((), dtype=torch.float32, device=self.device)
         positions = real = 0
         for batch in self._batches(passes):
-            loss += self.passes.forward_backward(batch, self.optimiser.scale.value / labelled)
+            loss += self.passes.forward_backward(batch, self.optimiser.scale.value / max(labelled, 1))
             positions += batch.all_positions
             real += batch.real_tokens
-        queued = self.optimiser.queue(rate, loss / labelled)
+        queued = self.optimiser.queue(rate, loss / max(labelled, 1))
         self.done += 1
         if self.device.type == "cuda" and self.done < len(self.plan):
             # While the device works on this step, the host makes the next one ready.

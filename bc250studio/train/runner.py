@@ -8,10 +8,13 @@ The outcome goes to ``checkpoints/result.json``, where the train stage reads it.
 from __future__ import annotations
 
 import json
+import math
+import os
 import signal
 import sys
 import time
 import traceback
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,17 @@ import torch
 
 from bc250studio import data, paths
 from bc250studio.board import presets, thermal
+from bc250studio.data.rows import Rows
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder, control
 from bc250studio.jobs.folder import read_json
-from bc250studio.models import find, load
-from bc250studio.train import checkpoints, recompute
+from bc250studio.models import describe, find, load
+from bc250studio.models.tokenizer import Tokenizer, load_tokenizer
+from bc250studio.train import checkpoints, recompute, start_check
 from bc250studio.train.engine import Step, Trainer
+from bc250studio.train.guards import Guards
 from bc250studio.train.journal import Journal, memory_gib
+from bc250studio.train.sample import Sampler
 
 RESULT = "result.json"
 PLAN = "plan.json"
@@ -45,7 +52,14 @@ class Run:
         self.stop = False
         self.paused = False
         self.best: dict[str, Any] = {}
+        """The lowest held-out loss so far: loss, step, checkpoint; ``since``: evaluations without one that is
+        lower than ``reference`` by ``early_stop_min_delta``."""
+        self.saved: int | None = None
+        """Step whose checkpoint on disk is known to be whole: it is not written twice."""
+        self.evaluated: tuple[int, float] | None = None
         self.eval_loss: float | None = None
+        self._sampler: Sampler | None = None
+        self._sample_failed = False
         self.before: tuple[float | None, int] = (None, 0)
         """Held-out loss before the first step, and how many tokens it was measured on."""
 
@@ -55,7 +69,7 @@ class Run:
         profile, journal = self.profile, self.journal
         torch.manual_seed(profile.train.seed)
         dtype = load.choose_dtype(profile.model.precision, self.device)
-        source = find.find(profile.model.base, profile.model.revision)
+        self.source = source = find.find(profile.model.base, profile.model.revision)
 
         journal.phase("preparing", f"Reading and tokenising {clean(profile.data.path, 200)}.")
         self.prepared = data.prepare(profile, source)
@@ -80,6 +94,8 @@ class Run:
         self.belongs_to = checkpoints.identity(profile, self.prepared.digest)
         self._begin_or_go_on()
 
+        journal.note(start_check.check(trainer))
+
         gate = thermal.Gate(
             self.job,
             profile.thermal,
@@ -90,10 +106,10 @@ class Run:
         journal.phase("training", f"Training {len(trainer.plan):,} steps.", step=trainer.done, steps=len(trainer.plan))
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        for step in trainer.steps():
+        guards = Guards(trainer, self.job.event, self._row_words, self._loss_of_row)
+        for step in trainer.steps() if not self._patience_is_over() else ():
             journal.step(step, eval_loss=self.eval_loss, best_eval_loss=self.best.get("loss"), device=str(self.device))
-            if step.skipped:
-                self.job.event("warning", f"Step {step.number} overflowed in fp16 and was skipped.", step=step.number)
+            guards.after(step)
             self._between(step, gate)
             if self.stop or self._patience_is_over():
                 break
@@ -106,9 +122,11 @@ class Run:
         if found:
             last = found[-1]
             checkpoints.restore(self.trainer, last, self.belongs_to)
+            self.saved = last.step
             self.best = dict(last.state.get("best") or {})
             self.eval_loss = last.state.get("eval_loss")
             self.journal.loss_ema = last.state.get("loss_ema")
+            self.journal.skipped = int(last.state.get("skipped") or 0)
             self.job.event("resumed", f"Went on from the checkpoint of step {last.step}.", step=last.step)
             self.before = last.state.get("eval_loss_before"), int(last.state.get("eval_tokens") or 0)
             return
@@ -159,21 +177,58 @@ class Run:
                 self.job.event("note", clean(request.get("text", ""), 500))
 
     def _evaluate(self, step: int) -> float:
+        if self.evaluated is not None and self.evaluated[0] == step:
+            return self.evaluated[1]
         self.journal.phase("evaluating", f"Measuring the held-out loss after step {step}.")
         loss, tokens = self.trainer.evaluate(self.prepared.evaluation)
-        self.eval_loss = loss
-        if loss < self.best.get("loss", float("inf")) - self.profile.train.early_stop_min_delta:
-            self.best = {"loss": loss, "step": step, "since": 0}
-            if self.profile.train.early_stop_patience:
-                self._save()
-                self.best["checkpoint"] = f"step-{self.trainer.done:06d}"
+        self.eval_loss, self.evaluated = loss, (step, loss)
+        if loss < self.best.get("reference", math.inf) - self.profile.train.early_stop_min_delta:
+            self.best = {**self.best, "reference": loss, "since": 0}
         else:
             self.best["since"] = int(self.best.get("since", 0)) + 1
+        better = loss < self.best.get("loss", math.inf)
+        if better:
+            self.best |= {"loss": loss, "step": step, "checkpoint": f"step-{step:06d}"}
         self.job.event(
             "evaluation", f"Held-out loss after step {step}: {loss:.4f}.", loss=loss, step=step, tokens=tokens
         )
+        self._say_a_sample(step)
+        if better and step < len(self.trainer.plan):
+            self._save()
         self.job.write_state(phase="training", eval_loss=loss, best_eval_loss=self.best.get("loss"))
         return loss
+
+    def _say_a_sample(self, step: int) -> None:
+        """A short greedy answer to a held-out prompt; that it fails is said once and costs nothing else."""
+        try:
+            if self._sampler is None:
+                self._sampler = Sampler(self._tokenizer, self.prepared.eval_chats, self.prepared.thinking)
+            if self._sampler.prompt is None:
+                return
+            ends = [i for i in (*describe.describe(self.source).eos_ids, self._tokenizer.eos_id) if i is not None]
+            answer = self._sampler.answer(self.trainer, ends)
+        except (StudioError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            if not self._sample_failed:
+                self.journal.note(f"No sample answers at evaluations: {clean(error, 200)}")
+            self._sample_failed = True
+            return
+        prompt = clean(self._sampler.prompt, 200)
+        text = f"After step {step}, asked {prompt!r}: {clean(answer, 500)}"
+        self.job.event("sample", text, step=step, prompt=prompt, answer=clean(answer, 500))
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.source)
+
+    def _row_words(self, row: int) -> str:
+        """``row 17 of the training rows ('How many ...')``."""
+        ids, _ = self.prepared.train.row(row)
+        begin = " ".join(self._tokenizer.decode([int(i) for i in ids[:40]]).split())
+        return f"training row {row + 1} ({clean(begin, 80)!r})"
+
+    def _loss_of_row(self, row: int) -> float:
+        ids, labelled = self.prepared.train.row(row)
+        return self.trainer.evaluate(Rows.of([(ids.tolist(), labelled.tolist())]))[0]
 
     def _patience_is_over(self) -> bool:
         patience = self.profile.train.early_stop_patience
@@ -183,6 +238,8 @@ class Run:
         return True
 
     def _save(self) -> None:
+        if self.saved == self.trainer.done:
+            return
         started = time.perf_counter()
         self.job.write_state(phase="saving")
         path = checkpoints.write(
@@ -196,8 +253,10 @@ class Run:
                 "eval_loss_before": self.before[0],
                 "eval_tokens": self.before[1],
                 "loss_ema": self.journal.loss_ema,
+                "skipped": self.journal.skipped,
             },
         )
+        self.saved = self.trainer.done
         checkpoints.prune(self.folder, self.profile.train.keep_checkpoints, self.best.get("checkpoint"))
         size = sum(f.stat().st_size for f in path.iterdir())
         self.job.write_state(phase="training")
@@ -208,15 +267,31 @@ class Run:
             size_bytes=size,
         )
 
+    def _take_the_best(self, after: float) -> tuple[int, float]:
+        """The result is the best evaluated step: its weights come back when a later one was worse."""
+        step, loss = self.best.get("step"), self.best.get("loss", math.inf)
+        if step == self.trainer.done or not loss < after:
+            return self.trainer.done, after
+        kept = next((c for c in checkpoints.whole(self.folder) if c.step == step), None)
+        if kept is None:
+            self.job.event("warning", f"The best checkpoint (step {step}) is gone; the last step is the result.")
+            return self.trainer.done, after
+        checkpoints.take_weights(self.trainer, kept)
+        self.journal.note(
+            f"The result is step {step}, whose held-out loss {loss:.4f} is the lowest; the last step's is {after:.4f}."
+        )
+        return int(kept.step), float(loss)
+
     def _finish(self, gate: thermal.Gate) -> dict[str, Any]:
         trainer, journal = self.trainer, self.journal
         if self.stop and trainer.done < len(trainer.plan):
             self._save()
             self.job.event("stopped", f"Stopped as asked after step {trainer.done}; a checkpoint is written.")
             return {"verdict": "stopped", "steps": trainer.done, "outputs": {}}
-        after = None
+        after, result_step = None, trainer.done
         if len(self.prepared.evaluation):
             after = self._evaluate(trainer.done)
+            result_step, after = self._take_the_best(after)
         journal.phase("saving", "Writing the result.")
         final = checkpoints.write(
             trainer,
@@ -234,6 +309,7 @@ class Run:
             "eval_loss_after": after,
             "eval_tokens": self.before[1],
             "steps": trainer.done,
+            "result_step": result_step,
             "rates": journal.rates(),
             "peak_memory_gib": round(memory_gib(self.device), 3),
             "device": device_name(self.device),
@@ -290,9 +366,19 @@ def versions() -> dict[str, str]:
     }
 
 
+def _be_modest() -> None:
+    """A shell on the board stays usable, and when memory ends the kernel takes us before sshd."""
+    try:
+        os.nice(max(0, 10 - os.nice(0)))
+        Path("/proc/self/oom_score_adj").write_text("500")
+    except OSError:
+        pass
+
+
 def main(arguments: list[str]) -> int:
     """Exit code 0 done or stopped, else the error's; the sentence stands in ``result.json`` and on stderr."""
     job = JobFolder(Path(arguments[0]).resolve())
+    _be_modest()
     result = job.path / "checkpoints" / RESULT
     result.unlink(missing_ok=True)
     try:

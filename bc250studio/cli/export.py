@@ -36,10 +36,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export and say what was written."""
+    from bc250studio.export.peft_adapter import is_adapter
+
     bar = Bar()
     folder = Path(options.target).expanduser()
     try:
-        if (folder / "adapter_config.json").is_file():
+        if is_adapter(folder) or (folder.is_dir() and not (folder / "state.json").is_file()):
             record = _foreign(folder.resolve(), options, bar)
         else:
             record = _of_run(options, bar)

@@ -14,6 +14,7 @@ from bc250studio import paths
 from bc250studio.errors import BadInput, JobFailed, clean
 from bc250studio.export import ollama
 from bc250studio.export.exported import Exported
+from bc250studio.export.peft_adapter import CONFIG, WEIGHTS, read_config
 from bc250studio.models.describe import Description, describe
 from bc250studio.models.find import ModelSource
 from bc250studio.models.gguf_file import GgufFile
@@ -48,9 +49,8 @@ def write(folder: Path, exported: Exported, trained: Path, source: ModelSource, 
     try:
         paths.private_dir(scratch)
         _place(exported.path, scratch / exported.path.name)
-        for file in sorted(trained.glob("*.safetensors")) if exported.kind == "adapter" else []:
-            _place(file, scratch / file.name)
-        if exported.kind == "adapter":
+        if exported.kind == "adapter":  # by name: a run keeps its optimiser's state beside it
+            _place(trained / WEIGHTS, scratch / WEIGHTS)
             _adapter_config(trained, scratch, source)
         texts = _texts(exported, source, base, facts)
         for name, text in texts.items():
@@ -90,9 +90,9 @@ def _place(file: Path, target: Path) -> None:
 
 def _adapter_config(trained: Path, scratch: Path, source: ModelSource) -> None:
     """PEFT's config without the path on this machine."""
-    config = json.loads((trained / "adapter_config.json").read_text("utf-8"))
+    config = read_config(trained)
     config["base_model_name_or_path"] = public_name(source)
-    paths.write_atomic(scratch / "adapter_config.json", json.dumps(config, indent=2))
+    paths.write_atomic(scratch / CONFIG, json.dumps(config, indent=2))
 
 
 def public_name(source: ModelSource) -> str:

@@ -24,7 +24,7 @@ def inputs(job: JobFolder, resolved: Resolved) -> dict[str, Any]:
     trained = trained_folder(job)
     profile = resolved.profile
     return {
-        "trained": {file.name: sha256_of(file) for file in sorted(trained.glob("*.safetensors"))},
+        "trained": {file.name: sha256_of(file) for file in sorted(trained.glob("*model*.safetensors"))},
         "config": {file.name: sha256_of(file) for file in sorted(trained.glob("*config.json"))},
         "base": profile.model.base,
         "revision": profile.model.revision,

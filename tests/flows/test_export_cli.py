@@ -106,6 +106,11 @@ def test_wrong_inputs(words: tuple[str, ...], says: str, adapter: Path, tmp_path
     assert not list(tmp_path.rglob("*.gguf"))
 
 
+def test_a_folder_that_is_no_adapter(tmp_path: Path) -> None:
+    done = export(tmp_path, "--base", DEMO)
+    assert done.returncode == 2 and "is not a PEFT adapter: it has no adapter_config.json" in done.stderr
+
+
 def test_another_models_gguf_is_refused(adapter: Path, tmp_path: Path) -> None:
     other = synthetic_base(tmp_path / "other.gguf")
     done = export(adapter, "--base", DEMO, "--gguf", other, "--out", tmp_path / "out")

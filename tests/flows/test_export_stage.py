@@ -25,6 +25,7 @@ def job_with(tmp_path: Path, **options: object) -> tuple[JobFolder, profiles.Res
     resolved = profiles.from_text("", "test", "tiny", {"model.base": str(folder), "model.gguf": str(base)})
     job = JobFolder.create("train", resolved)
     shutil.copytree(adapter, job.path / "checkpoints" / "final")
+    (job.path / "checkpoints" / "final" / "trainer.safetensors").write_bytes(b"the optimiser's state")
     job.write_stage(
         "train", verdict="done", outputs={"adapter": "checkpoints/final"}, eval_loss_before=3.25, eval_loss_after=1.5
     )
@@ -36,6 +37,17 @@ def test_adapter_run_and_merged_afterwards(tmp_path: Path, capsys: pytest.Captur
     before = stage.inputs(job, resolved)
     record = stage.run(job, resolved, silent)
     assert record["outputs"]["kind"] == "adapter" and Path(record["outputs"]["adapter_gguf"]).is_file()
+    assert main(["export", job.name, "--hand-over", str(tmp_path / "adapter-only")]) == 0
+    names = {file.name for file in (tmp_path / "adapter-only").iterdir()}
+    assert names == {
+        "README.md",
+        "Modelfile",
+        "serve.sh",
+        "adapter.gguf",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    capsys.readouterr()
     assert stage.still_there(job, record) and stage.inputs(job, resolved) == before
     assert main(["export", job.name, "--quantisation", "q8_0", "--hand-over", str(tmp_path / "give"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

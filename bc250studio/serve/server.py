@@ -16,15 +16,14 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bc250studio import paths, profiles
+from bc250studio import paths
 from bc250studio.errors import BadInput, JobFailed, clean
 from bc250studio.jobs import Identity, JobFolder, spawn
 from bc250studio.jobs.folder import read_json
@@ -33,41 +32,31 @@ from bc250studio.jobs.progress import Progress, silent
 from bc250studio.models.gguf_file import GgufFile
 from bc250studio.serve import causes, memory
 from bc250studio.serve.binary import Binary, Device, choose_device, server_environment
+from bc250studio.serve.plan import SLOTS, Plan, command
+from bc250studio.serve.reach import LOOPBACK, check_address, free_port, osc52, tunnel_lines
 from bc250studio.serve.talk import Talk
 
+__all__ = [
+    "LOOPBACK",
+    "SLOTS",
+    "Plan",
+    "Server",
+    "adopt",
+    "check_address",
+    "death",
+    "forget",
+    "osc52",
+    "read",
+    "start",
+    "stop",
+    "stop_folder",
+    "tunnel_lines",
+]
+
 SCHEMA = 1
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SLOTS = 2  # base and tuned answer side by side, each with its own cache
 STUCK_S = 300.0
 KEY_TAIL = "-bc250"  # llama-server logs the last four characters of a key; these are nobody's secret
 OOM_SCORE_ADJ = 500  # when memory ends, the kernel shall take the server before the user's shell
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to serve and how. ``adapter`` is None for a merged or plain model; ``scale`` is its scale for requests
-    that name none."""
-
-    model: Path
-    adapter: Path | None = None
-    device: str = "auto"
-    host: str = "127.0.0.1"
-    port: int = 0
-    context: int = 4096
-    batch: int = 128
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    flash_attention: str = "auto"
-    threads: int | None = None
-    slots: int = SLOTS
-    warmup: bool = True
-    scale: float = 1.0
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, serve: profiles.profile.Serve, model: Path, adapter: Path | None) -> Plan:
-        """From a profile's [serve] section."""
-        return cls(model=model, adapter=adapter, **serve.model_dump())
 
 
 @dataclass(frozen=True)
@@ -146,94 +135,6 @@ def log_of(folder: Path) -> Path:
     """The server's log in a job's folder (or beside ``server.json`` where there is no ``logs/``)."""
     logs = folder / "logs"
     return (logs if logs.is_dir() else folder) / "server.log"
-
-
-def check_address(serve: profiles.profile.Serve) -> None:
-    """Refuse an address nobody can listen on.
-
-    Raises:
-        BadInput: the port is taken, or the host is not one of this machine.
-    """
-    if serve.port == 0 and serve.host in LOOPBACK:
-        return
-    family = socket.AF_INET6 if ":" in serve.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((serve.host, serve.port))
-        except OSError as error:
-            raise BadInput(
-                f"serve.host {serve.host} port {serve.port} cannot be used: {error.strerror or error}; "
-                "choose another port, or 0 for a free one."
-            ) from error
-
-
-def free_port(host: str, wanted: int = 0) -> int:
-    """A port nobody listens on now: ``wanted`` when it is one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in dict.fromkeys((wanted, 0)):
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                if port:
-                    continue
-                raise
-            return int(probe.getsockname()[1])
-    raise AssertionError
-
-
-def command(binary: Binary, plan: Plan, device: Device, port: int, key_file: Path) -> list[str]:
-    """The command line, drawn from what the binary has. The context is given once for each slot."""
-    words = [str(binary.path), "--model", str(plan.model), "--host", plan.host, "--port", str(port)]
-
-    def add(flag: str, *values: object) -> None:
-        if binary.has(flag):
-            words.extend([flag, *map(str, values)])
-
-    if plan.adapter is not None:
-        if not binary.has("--lora"):
-            raise BadInput(
-                f"{binary.path} cannot serve an adapter (its --help has no --lora); export a merged file instead."
-            )
-        if plan.scale == 1.0:
-            words += ["--lora", str(plan.adapter)]
-        else:
-            words += ["--lora-scaled", f"{plan.adapter}:{plan.scale:.9g}"]
-    for flag, value in (("--cache-type-k", plan.cache_type_k), ("--cache-type-v", plan.cache_type_v)):
-        if not binary.allows(flag, value):
-            known = ", ".join(binary.values[flag])
-            raise BadInput(f"{binary.path} has no cache type {value!r} ({flag} knows {known}).")
-        add(flag, value)
-    if plan.cache_type_v not in ("f16", "f32", "bf16") and plan.flash_attention == "off":
-        raise BadInput(
-            "A quantised value cache (serve.cache_type_v) needs flash attention; set serve.flash_attention to auto."
-        )
-    add("--ctx-size", plan.context * plan.slots)
-    add("--parallel", plan.slots)
-    add("--no-kv-unified")
-    add("--ubatch-size", plan.batch)
-    add("--flash-attn", plan.flash_attention)
-    if plan.threads:
-        add("--threads", plan.threads)
-    if device.name == "CPU":
-        add("--device", "none")
-    else:
-        add("--device", device.name)
-        add("--n-gpu-layers", 999)
-    add("--fit", "off")  # what was asked for or an error, never a quietly smaller context
-    add("--cache-ram", 0)  # prompts of old chats would eat the memory the board shares with its GPU
-    add("--offline")
-    add("--no-webui") if not binary.has("--no-ui") else add("--no-ui")
-    add("--log-colors", "off")
-    if binary.has("--verbosity") and "--log-verbosity" in binary.flags:
-        add("--verbosity", 4)  # below 4 new builds do not say which device holds what
-    if not plan.warmup:
-        add("--no-warmup")
-    if binary.has("--api-key-file"):
-        words += ["--api-key-file", str(key_file)]
-    return words
 
 
 def start(
@@ -559,28 +460,3 @@ def forget(folder: Path) -> None:
     """Remove what describes a server that is gone. The log stays."""
     for name in ("server.json", "server.key"):
         (folder / name).unlink(missing_ok=True)
-
-
-def tunnel_lines(server: Server) -> dict[str, str]:
-    """What a person at another machine types: an ssh tunnel, and a request through it."""
-    import getpass
-
-    where = os.environ.get("SSH_CONNECTION", "").split()
-    host = where[2] if len(where) == 4 else socket.gethostname()
-    bracketed = f"[{host}]" if ":" in host and where else host
-    user = getpass.getuser()
-    return {
-        "tunnel": f"ssh -L {server.port}:127.0.0.1:{server.port} {user}@{bracketed if ':' not in host else host}",
-        "key": server.key,
-        "curl": (
-            f"curl http://127.0.0.1:{server.port}/v1/chat/completions -H 'Authorization: Bearer {server.key}' "
-            '-H \'Content-Type: application/json\' -d \'{"messages":[{"role":"user","content":"Hello"}]}\''
-        ),
-    }
-
-
-def osc52(text: str) -> str:
-    """The terminal sequence that puts ``text`` on the clipboard of the machine the user sits at."""
-    import base64
-
-    return f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07"

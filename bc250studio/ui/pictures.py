@@ -94,8 +94,8 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     return [line for line in read_all(file) if isinstance(line.get("t"), (int, float))]
 
 
-async def draw(recording: Path, out: Path, size: tuple[int, int] = (80, 24)) -> list[Path]:
-    """One SVG a screen."""
+async def draw(recording: Path, out: Path, only: Sequence[str] = (), size: tuple[int, int] = (80, 24)) -> list[Path]:
+    """One SVG a screen, or only of those named."""
     from bc250studio.ui.app import StudioApp
 
     done = play(recording, "demo-yesterday", age_s=52_000)
@@ -103,6 +103,10 @@ async def draw(recording: Path, out: Path, size: tuple[int, int] = (80, 24)) -> 
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for name, job, keys in _scenes(live, done):
+        if only and name not in only:
+            continue
+        shutil.rmtree(live.path)
+        play(recording, live.name, share=CUT_AT)  # its news shall not be older than the picture
         app = StudioApp(interval_s=0.1, job=job)
         async with app.run_test(size=size) as pilot:
             await _settle(pilot, app)
@@ -182,6 +186,7 @@ async def _recorded_chat(pilot: Any) -> None:
                 text=said["text"],
                 tokens=int(said.get("tokens") or 0),
                 tokens_per_s=float(said.get("tokens_per_s") or 0),
+                stop=str(said.get("stop") or "end"),
             )
     screen.chat.chat = chat
     screen.chat.words = "recorded answers"
@@ -199,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paint = verbs.add_parser("draw", help="an SVG a screen")
     paint.add_argument("folder", type=Path)
     paint.add_argument("out", type=Path)
+    paint.add_argument("--only", nargs="*", default=[], help="names of screens")
     options = parser.parse_args(arguments)
     if options.verb == "record":
         from bc250studio import jobs
@@ -207,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as home:
         os.environ["BC250STUDIO_HOME"] = home
-        for file in asyncio.run(draw(options.folder.resolve(), options.out)):
+        for file in asyncio.run(draw(options.folder.resolve(), options.out, options.only)):
             print(file)
     return 0
 

@@ -16,6 +16,7 @@ from textual.widgets import DirectoryTree, Input
 from bc250studio import telemetry
 from bc250studio.jobs import JobFolder
 from bc250studio.settings import Settings, Ui
+from bc250studio.ui import log
 from bc250studio.ui.app import StudioApp
 from bc250studio.ui.screens import dataset, kernels, model, review_words, system
 from bc250studio.ui.watch import Watcher
@@ -41,6 +42,7 @@ def still_world(home, monkeypatch):
     monkeypatch.setattr(dataset, "_known", lambda snapshot: [("assets:demo.jsonl", "ships with bc250studio")])
     monkeypatch.setattr(review_words, "LOOKS", {"heat": review_words.thermal})
     monkeypatch.setattr(telemetry.time, "time", lambda: NOW)
+    monkeypatch.setattr(log, "file", lambda: Path("/nowhere/app.log"))
 
 
 async def twin(*words: str, timeout_s: float = 0.0) -> Any:

@@ -3,7 +3,7 @@
     PYTHONPATH=. python scripts/compare_architectures.py [FAMILY ...]
 
 Prints the largest log-probability difference of the base and of an rsLoRA adapter. What models/gguf_map.py lists
-beyond the families of the tests was compared this way. (Of a qwen3_moe with transformers' default norm_topk_prob = false
+beyond the families of the tests was compared this way. (Of qwen3_moe with transformers' default norm_topk_prob = false
 the base itself differs: llama.cpp always normalises, as the published models do.)
 """
 

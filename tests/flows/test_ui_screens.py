@@ -494,3 +494,25 @@ async def test_a_full_disk_is_a_sentence(home, monkeypatch):
         await pilot.press("p")
         await until(pilot, lambda: "No space left" in said(pilot))
         assert screen_name(pilot) == "TrainingScreen"
+
+
+async def test_a_merged_file_is_offered(home, monkeypatch):
+    from bc250studio.ui.screens import steps
+
+    asked = []
+
+    async def twin(*words, timeout_s=0.0):
+        asked.append(words)
+        return {"path": "/x/merged.gguf", "size_bytes": 2**30}
+
+    monkeypatch.setattr(steps, "twin", twin)
+    job = recording.write_run("demo", step=150, phase="done", owner=None, stages=recording.done_stages())
+    async with app(job=job, read_only=False).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "done" in text(pilot, "#progress"))
+        await pilot.press("i", "e")
+        await until(pilot, lambda: "served = trained" in text(pilot, "#proof"))
+        await pilot.press("m")
+        await until(pilot, on(pilot, "AskText"))
+        await pilot.press(*"q8_0", "enter")
+        await until(pilot, lambda: "1.0 GiB" in said(pilot))
+    assert asked[0][:4] == ("export", str(job.path), "--kind", "merged") and asked[0][-1] == "q8_0"

@@ -11,12 +11,13 @@ from textual.content import Content
 from textual.widget import Widget
 
 from bc250studio import pipeline
-from bc250studio.errors import clean
+from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder
-from bc250studio.ui.background import in_thread
+from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.follow import RunView
-from bc250studio.ui.numbers import duration, fixed, number
+from bc250studio.ui.numbers import duration, fixed, number, size
 from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.screens.confirm import AskText
 from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
@@ -45,6 +46,7 @@ class StepsScreen(StudioScreen[None]):
             "r", "rerun", "Rerun", id="steps.rerun", tooltip="Do the step under the cursor and those after it again"
         ),
         Binding("c", "chat", "Chat", id="steps.chat", tooltip="Chat with base and tuned model"),
+        Binding("m", "merged", "Merged", id="steps.merged", tooltip="Also write one merged file, adapter inside"),
         Binding(
             "y", "copy_tunnel", "Copy tunnel", id="steps.tunnel", tooltip="Copy the ssh tunnel line to your clipboard"
         ),
@@ -122,6 +124,8 @@ class StepsScreen(StudioScreen[None]):
             return "This run was written by a newer bc250studio; update before changing it."
         if action in ("start", "rerun") and run.standing.live:
             return f"The run is {run.standing.phase} now; its steps go on by themselves."
+        if action == "merged" and run.stages.get("train", {}).get("verdict") not in GOOD:
+            return "Nothing has been trained yet."
         if action == "start" and not self._open_stages():
             return "All steps are done; r does the one under the cursor again."
         if action in ("chat", "copy_tunnel") and not run.server:
@@ -157,6 +161,27 @@ class StepsScreen(StudioScreen[None]):
         if line:
             self.app.copy_to_clipboard(line)
             self.notify(f"Copied: {line}", markup=False)
+
+    def action_merged(self) -> None:
+        """One file with the adapter inside, beside what is there; asks for its number type."""
+
+        def typed(quantisation: str | None) -> None:
+            if quantisation is not None:
+                self.run_worker(self._merge(quantisation.strip()), exclusive=True, exit_on_error=False)
+
+        details = "f16, q8_0, q4_k_m ...; empty keeps the base file's type. It is not served by itself."
+        self.app.push_screen(AskText("Number type of the merged file", "", details), typed)
+
+    async def _merge(self, quantisation: str) -> None:
+        words = ["export", str(self.job.path), "--kind", "merged", "--out", str(self.job.path / "export" / "merged")]
+        words += ["--quantisation", quantisation] if quantisation else []
+        self.notify("Writing the merged file ...")
+        try:
+            record = await twin(*words, timeout_s=3600)
+        except StudioError as error:
+            self.complain(error)
+            return
+        self.notify(f"{record.get('path')}  {size(record.get('size_bytes'))}", timeout=15, markup=False)
 
     def action_log(self) -> None:
         """What the stages wrote."""

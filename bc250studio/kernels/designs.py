@@ -91,6 +91,8 @@ class Design:
             return f"{self.vgprs(dtype)} registers"
         if self.lds_bytes(dtype) > LDS_BYTES:
             return f"{self.lds_bytes(dtype)} bytes of LDS"
+        if self.vector * BYTES[dtype] > 16:
+            return "a load of more than four registers"
         if dtype != "fp32" and self.vector * BYTES[dtype] < 4:
             return "a 16-bit load of less than a register"
         # The rows that lie one behind the other in memory are read in vectors by whole groups of threads.

@@ -46,7 +46,7 @@ def test_every_candidate_keeps_within_the_chip(dtype: str, layout: str) -> None:
     for design in pool[::37]:
         assert design.vgprs(dtype) <= 256 and design.lds_bytes(dtype) <= 65536
         assert design.threads % 32 == 0 and design.threads <= 256
-        assert design.tile[0] % design.vector == 0
+        assert design.tile[0] % design.vector == 0 and 4 <= design.vector * chip.BYTES[dtype] <= 16
 
 
 def test_a_tile_of_128_accumulators_fits_and_one_of_256_does_not() -> None:

@@ -27,12 +27,17 @@ RUNNER_NEEDS = {
     "platformdirs": "platformdirs", "psutil": "psutil", "pyarrow": "pyarrow", "gguf": "gguf", "jinja2": "jinja2",
     "requests": "requests",
 }  # fmt: skip
-PROBE = "import torch,sys; assert torch.cuda.is_available(); x=torch.ones(8,device='cuda'); print(torch.__version__, torch.cuda.get_device_name(0), float((x+x).sum()))"
+PROBE = """
+import torch
+assert torch.cuda.is_available(), "its torch sees no GPU"
+x = torch.ones(8, device="cuda")
+print(torch.__version__, torch.cuda.get_device_name(0), float((x + x).sum()))
+"""
 
 
 def main(with_torch: bool) -> int:
     """Everything; returns an exit code."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - any Python may run this file
         return fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}.")
     runner = find_runner()
     try:

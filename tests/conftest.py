@@ -9,6 +9,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+# A busy machine must not turn into a failed property.
+hypothesis_settings.register_profile("studio", deadline=None, suppress_health_check=list(HealthCheck))
+hypothesis_settings.load_profile("studio")
 
 for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR", "TEXTUAL_THEME", "TEXTUAL_COLOR_SYSTEM", "SSH_CONNECTION"):
     os.environ.pop(name, None)

@@ -22,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare."""
     pair = [jobs.find(options.a), jobs.find(options.b)]
-    data = {"configuration": differences(*pair), "results": [results(job) for job in pair]}
+    data: dict[str, Any] = {"configuration": differences(*pair), "results": [results(job) for job in pair]}
     rows = [(key, a, b) for key, (a, b) in data["configuration"].items()] or [("(same configuration)", "", "")]
     left, right = data["results"]
     rows += [("", "", "")]

@@ -61,7 +61,11 @@ def _resume(job: jobs.JobFolder, found: jobs.Standing, options: argparse.Namespa
 def _on_boot(options: argparse.Namespace) -> int:
     from bc250studio.pipeline import on_boot
 
-    remarks = on_boot.enable() if options.on_boot == "on" else on_boot.disable() or []
+    remarks = []
+    if options.on_boot == "on":
+        remarks = on_boot.enable()
+    else:
+        on_boot.disable()
     for remark in remarks:
         narrate(remark)
     emit(

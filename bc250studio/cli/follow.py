@@ -14,7 +14,8 @@ POLL_S = 0.25
 def follow(job: JobFolder, quiet: bool = False) -> Standing:
     """Return when nobody works on the job any more. Ctrl-C raises KeyboardInterrupt; the run goes on."""
     events, board = telemetry.Tail(job.path / "events.jsonl"), telemetry.Tail(job.path / "board.jsonl")
-    bar, readings = Bar(), {}
+    bar = Bar()
+    readings: dict = {}
     while True:
         found = standing(job)
         for record in board.read():

@@ -33,7 +33,7 @@ def take(job: JobFolder) -> list[dict[str, Any]]:
     """All waiting requests, oldest first, removed from the folder. Foreign files are removed unheard."""
     requests = []
     try:
-        names = sorted(os.listdir(job.path / "control"))
+        names = sorted(file.name for file in (job.path / "control").iterdir())
     except OSError:
         return []
     for name in names:

@@ -20,10 +20,6 @@ from bc250studio.jobs.identity import Identity, mine
 
 SCHEMA = 1
 FINISHED = frozenset({"done", "failed", "stopped"})
-PHASES = (
-    frozenset("loading preparing cooling training evaluating saving paused exporting proving serving".split())
-    | FINISHED
-)
 
 
 class JobFolder:

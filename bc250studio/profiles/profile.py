@@ -161,7 +161,7 @@ def dump(resolved: Resolved) -> str:
                 table.add(tomlkit.comment(f"{key} is not set"))
             else:
                 table.add(key, tomlkit.item(value))
-                table.value.item(key).comment(origin)
+                table.value.item(key).comment(origin)  # type: ignore[union-attr]
         document.add(section, table)
     return tomlkit.dumps(document)
 

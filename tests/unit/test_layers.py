@@ -14,8 +14,13 @@ import bc250studio
 
 ROOT = Path(__file__).resolve().parents[2]
 # The only modules that may import torch (docs/architecture.md, "Who may import torch").
-TORCH_MODULES = ("bc250studio.train.", "bc250studio.models.load", "bc250studio.kernels.proof", "bc250studio.kernels.walk",
-                 "bc250studio.bench.recipes")  # fmt: skip
+TORCH_MODULES = (
+    "bc250studio.train.",
+    "bc250studio.models.load",
+    "bc250studio.kernels.proof",
+    "bc250studio.kernels.walk",
+    "bc250studio.bench.recipes",
+)
 TORCH_FREE_IN_TRAIN = ("bc250studio.train.stage", "bc250studio.train.stage_reference", "bc250studio.train.layouts")
 
 
@@ -45,12 +50,18 @@ def test_every_other_module_imports_without_torch():
 
 
 def test_layer_contract():
-    done = subprocess.run([str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_version_imports_nothing_heavy():
-    code = "import sys; from bc250studio.cli.main import main; main(['--version']); print([m for m in sys.modules if m.split('.')[0] in ('pydantic','textual','numpy','transformers','requests','argparse')])"
+    heavy = ("pydantic", "textual", "numpy", "transformers", "requests", "argparse")
+    code = (
+        "import sys; from bc250studio.cli.main import main; main(['--version']); "
+        f"print([m for m in sys.modules if m.split('.')[0] in {heavy!r}])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"bc250studio {bc250studio.__version__}", "[]"]
 
@@ -82,9 +93,12 @@ def test_the_wheel_carries_assets_and_profiles(tmp_path: Path):
     # Third-party packages come from here; ours must come from the wheel.
     outside = Path(sys.modules["pydantic"].__file__ or "").parents[1]
     (site / "zz.pth").write_text(f"{outside}\n")
+    code = (
+        "import bc250studio, sys; from bc250studio.cli.main import main; "
+        "print(bc250studio.__file__); sys.exit(main(['profiles', 'list']))"
+    )
     done = subprocess.run(
-        [python, "-c", "import bc250studio, sys; from bc250studio.cli.main import main; print(bc250studio.__file__); "
-         "sys.exit(main(['profiles', 'list']))"],
+        [python, "-c", code],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert str(site) in done.stdout, done.stdout + done.stderr

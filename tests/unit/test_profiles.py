@@ -46,7 +46,7 @@ def test_every_key_is_documented():
     ],
 )
 def test_mistakes_are_sentences(text: str, said: str):
-    with pytest.raises(BadInput, match=".") as caught:
+    with pytest.raises(BadInput, match=r".") as caught:
         profiles.from_text(text, "my.toml")
     assert said in str(caught.value)
     assert "my.toml" in str(caught.value)
@@ -104,7 +104,8 @@ def test_no_text_crashes_the_reader(text: str):
 
 @given(st.dictionaries(st.sampled_from(["train", "data", "model", "x"]), st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["steps", "seed", "path", "y"]), inner, max_size=2),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(st.sampled_from(["steps", "seed", "path", "y"]), inner, max_size=2),
     max_leaves=4), max_size=3))  # fmt: skip
 def test_no_overrides_crash_the_reader(table):
     flat = {f"{s}.{k}": v for s, t in table.items() if isinstance(t, dict) for k, v in t.items()}

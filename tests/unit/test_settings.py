@@ -31,7 +31,7 @@ def test_mistakes_are_sentences():
     assert not paths.settings_file().exists()
     paths.private_dir(paths.settings_file().parent)
     paths.settings_file().write_text("[serve]\nbinry='/x'")
-    with pytest.raises(BadInput, match="Did you mean 'serve.binary'"):
+    with pytest.raises(BadInput, match=r"Did you mean 'serve\.binary'"):
         settings.load()
 
 

@@ -104,7 +104,11 @@ JSON = st.recursive(
 @given(
     JSON
     | st.fixed_dictionaries(
-        {"shapes": st.lists(st.dictionaries(st.sampled_from(["m", "n", "k", "batch", "dtype", "layout"]), JSON), max_size=3)}
+        {
+            "shapes": st.lists(
+                st.dictionaries(st.sampled_from(["m", "n", "k", "batch", "dtype", "layout"]), JSON), max_size=3
+            )
+        }
     )
 )
 def test_any_json_is_read_or_refused_in_a_sentence(record: object) -> None:

@@ -52,8 +52,11 @@ STEPS = 8
 # -- what is trained -------------------------------------------------------------------------------------------
 
 
-def byte_model(folder: Path) -> Path:
-    """A one-layer random Llama over bytes: a whole run takes a fraction of a second."""
+def byte_model(folder: Path, poisoned: str | None = None) -> Path:
+    """A one-layer random Llama over bytes: a whole run takes a fraction of a second.
+
+    ``poisoned``: a letter whose embedding is NaN, so that rows with it have no finite loss.
+    """
     import tokenizers
     import transformers
 
@@ -68,7 +71,7 @@ def byte_model(folder: Path) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
     config = transformers.LlamaConfig(
         hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        vocab_size=len(vocabulary), max_position_embeddings=256, tie_word_embeddings=True,
+        vocab_size=len(vocabulary), max_position_embeddings=256, tie_word_embeddings=poisoned is None,
         bos_token_id=0, eos_token_id=0, pad_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -77,6 +80,8 @@ def byte_model(folder: Path) -> Path:
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0, 0.2)
+        if poisoned is not None:
+            model.get_input_embeddings().weight[vocabulary[poisoned]] = float("nan")
     model.save_pretrained(folder)
     return folder
 

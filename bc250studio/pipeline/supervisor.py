@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from bc250studio import profiles
 from bc250studio.errors import ProofFailed, StudioError, clean
 from bc250studio.jobs import JobFolder, Lock, control, spawn
 from bc250studio.jobs.identity import mine
+from bc250studio.pipeline import stall
 
 MODULES = {
     "train": "bc250studio.train.stage",
@@ -59,6 +61,8 @@ def supervise(job: JobFolder, names: Sequence[str]) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda number, frame: _stop(job, number, frame))
         guard = _start_guard(job)
+        ended = threading.Event()
+        stall.start(job, ended)
         try:
             return _run_all(job, names)
         except Stopped:
@@ -70,6 +74,7 @@ def supervise(job: JobFolder, names: Sequence[str]) -> int:
             _fail(job, error, 1)
             raise
         finally:
+            ended.set()
             if guard is not None:
                 guard.terminate()
                 guard.wait(timeout=10)

@@ -185,5 +185,5 @@ def save(wrapped: Any, folder: Path, base_name: str) -> None:
     """
     for config in wrapped.peft_config.values():
         config.base_model_name_or_path = base_name
+    wrapped.create_or_update_model_card = lambda output_dir: None  # an empty card; it costs more than the weights
     wrapped.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
-    (folder / "README.md").unlink(missing_ok=True)  # PEFT's empty model card

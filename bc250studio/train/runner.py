@@ -147,7 +147,8 @@ class Run:
         self._answer()
         while self.paused and not self.stop:
             time.sleep(0.2)
-            self.job.write_state(phase="paused")
+            if time.time() - (self.job.state().get("heartbeat") or 0.0) > 5.0:  # alive, and the drive has peace
+                self.job.write_state(phase="paused")
             self._answer()
         if not self.stop and not last:
             gate.between_steps(checkpoint=self._save)
@@ -392,13 +393,21 @@ def main(arguments: list[str]) -> int:
             record["verdict"] = "again"
     except StudioError as error:
         record, code = {"verdict": "failed", "error": str(error)}, error.exit_code
+    except OSError as error:
+        traceback.print_exc()
+        text = f"Training ended in the middle: {clean(error, 300)}. Its last checkpoint is whole; put this right "
+        record, code = {"verdict": "failed", "error": text + "and go on with: bc250studio resume"}, 1
     except Exception as error:
         traceback.print_exc()
         text = f"Training failed: {type(error).__name__}: {clean(error, 300)}. The traceback is in {job.path / 'logs'}."
         record, code = {"verdict": "failed", "error": text}, 1
     if record.get("error"):
         print(record["error"], file=sys.stderr)
-    paths.write_atomic(result, json.dumps({**record, "exit_code": code}, indent=1))
+    try:
+        paths.write_atomic(result, json.dumps({**record, "exit_code": code}, indent=1))
+    except OSError as error:  # a full disk: the train stage then quotes the log's last lines
+        print(f"The outcome could not be written to {result}: {error}.", file=sys.stderr)
+        code = code or 1
     return code
 
 

@@ -150,14 +150,14 @@ def run_adopt(options: argparse.Namespace) -> int:
 def run_predict(options: argparse.Namespace) -> int:
     """Print what each product will meet."""
     from bc250studio.errors import BadInput
-    from bc250studio.kernels import selection
+    from bc250studio.kernels import predict, selection
 
     meant = stored(options.library)
     if meant is None:
         raise BadInput("Give --library NAME or FOLDER: there is no tuned library of ours to read.")
     library = selection.open_library(meant.folder, options.arch)
-    found = selection.predict(library, gather(options))
-    emit(found, options.json, selection.text(found))
+    found = predict.predict(library, gather(options))
+    emit(found, options.json, predict.text(found))
     for warning in found["warnings"]:
         narrate(f"Warning: {warning}")
     return 0

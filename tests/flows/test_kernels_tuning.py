@@ -17,7 +17,20 @@ from bc250studio import settings
 from bc250studio.errors import BadInput, JobFailed
 from bc250studio.jobs import JobFolder, control
 from bc250studio.jobs.folder import read_json
-from bc250studio.kernels import adopt, build, chip, logic, plan, selection, shapes, store, toolchain, tune, watch
+from bc250studio.kernels import (
+    adopt,
+    build,
+    chip,
+    logic,
+    plan,
+    predict,
+    selection,
+    shapes,
+    store,
+    toolchain,
+    tune,
+    watch,
+)
 from bc250studio.kernels.products import Product, ShapeList, merged
 
 STANDIN = Path(__file__).parents[1] / "standin_tensile"
@@ -110,7 +123,7 @@ def test_from_shapes_to_a_prediction_with_a_hang_and_a_crash_inside(
     # build inputs, library, prediction
     place, said = build.build(job.path / "tune" / "logic", name="made", stock=stock_logic(tmp_path / "stock"))
     assert store.library("made").about["architecture"] == "gfx1013" and any("1 fallback" in line for line in said)
-    found = selection.predict(selection.open_library(place / "library"), wanted)
+    found = predict.predict(selection.open_library(place / "library"), wanted)
     kinds = {(row["dtype"], row["layout"]): row["kind"] for row in found["shapes"]}
     assert kinds["fp16", "TN"] == "tuned" and kinds["fp16", "NT"] == "fallback" and kinds["fp32", "TN"] == "fallback"
     exact = [row for row in found["shapes"] if row["kind"] == "tuned" and row["distance"] == 0]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bc250studio import profiles
 from bc250studio.board import presets
 from bc250studio.errors import BadInput, ProofFailed
-from bc250studio.kernels import adopt, edit, prove, runtime, selection, store, switch
+from bc250studio.kernels import adopt, edit, predict, prove, runtime, selection, store, switch
 from bc250studio.kernels.products import Product, ShapeList
 from tests.kernel_tables import write_library
 
@@ -98,10 +98,10 @@ def test_a_prediction_counts_the_work_and_warns_of_far_rows(tmp_path: Path) -> N
             Product(5, 5, 1, 5, "fp32", "NN"),
         ],
     )
-    found = selection.predict(selection.open_library(tmp_path), shapes)
+    found = predict.predict(selection.open_library(tmp_path), shapes)
     assert found["shares"]["tuned"] > 0.99 and found["shares"]["none"] == 0
     assert len(found["warnings"]) == 1 and "fp16 TN 9000x9x9" in found["warnings"][0]
-    assert "tuned exactly" in selection.text(found) and json.dumps(found)
+    assert "tuned exactly" in predict.text(found) and json.dumps(found)
 
 
 def test_a_folder_without_tables_is_refused_by_name(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bc250studio import profiles
+from bc250studio import pipeline, profiles
 from bc250studio.cli.common import emit, narrate
 from bc250studio.pipeline import preflight, queue
 
@@ -15,6 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     put = verbs.add_parser("add", help="put profiles at the end")
     put.add_argument("profile", nargs="+")
     put.add_argument("--set", action="append", default=[], metavar="A.B=C")
+    put.add_argument("--only-train", action="store_true", help="no export, server and proof")
     put.add_argument("--json", action="store_true")
     verbs.add_parser("list", help="what waits and what runs").add_argument("--json", action="store_true")
     verbs.add_parser("clear", help="forget what waits").add_argument("--json", action="store_true")
@@ -24,10 +25,11 @@ def run(options: argparse.Namespace) -> int:
     """Dispatch."""
     if options.verb == "add":
         found = [profiles.load(name, options.set) for name in options.profile]
+        stages = ("train",) if options.only_train else pipeline.STAGES
         for resolved in found:
-            preflight.check(resolved, ("train",))
+            preflight.check(resolved, stages)
         for resolved in found:
-            queue.add(resolved)
+            queue.add(resolved, stages)
         job = queue.ensure_runner()
         narrate(f"The queue works as {job.name}; it goes on without this terminal.")
     elif options.verb == "clear":

@@ -15,6 +15,7 @@ from pathlib import Path
 from bc250studio import paths, pipeline
 from bc250studio.errors import JobFailed, StudioError, clean
 from bc250studio.jobs import JobFolder, all_jobs, spawn, standing
+from bc250studio.pipeline import queue
 
 UNIT = "bc250studio-resume.service"
 MOST_TRIES = 3
@@ -101,6 +102,8 @@ def resume_all() -> int:
         except StudioError as error:
             job.event("error", f"Could not go on after the reboot: {clean(error)}")
             failed += 1
+    if queue.waiting():
+        queue.ensure_runner()  # it waits for the runs above
     return failed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bc250studio import paths, pipeline, profiles
@@ -16,6 +17,7 @@ from bc250studio.jobs import JobFolder, Lock, all_jobs, live, spawn, standing
 
 COOL_START_C = 55.0
 POLL_S = 0.2
+_STAGES = "# stages: "
 
 
 def folder() -> Path:
@@ -28,11 +30,18 @@ def waiting() -> list[Path]:
     return sorted(folder().glob("*.toml"))
 
 
-def add(resolved: profiles.Resolved) -> Path:
+def add(resolved: profiles.Resolved, stages: Sequence[str] = pipeline.STAGES) -> Path:
     """Put one profile at the end. It is frozen now: later edits of the file do not change it."""
     file = folder() / f"{time.time_ns():020d}--{resolved.name}.toml"
-    paths.write_atomic(file, profiles.dump(resolved))
+    paths.write_atomic(file, f"{_STAGES}{','.join(stages)}\n{profiles.dump(resolved)}")
     return file
+
+
+def stages_of(text: str) -> tuple[str, ...]:
+    """Which stages an entry asks for: its first line says so; without one, all."""
+    first = text.partition("\n")[0]
+    asked = first.removeprefix(_STAGES).split(",") if first.startswith(_STAGES) else []
+    return tuple(name for name in pipeline.STAGES if name in asked) or pipeline.STAGES
 
 
 def runner() -> JobFolder | None:
@@ -59,17 +68,17 @@ def work(job: JobFolder) -> int:
             entry = entries[0]
             name = entry.stem.partition("--")[2]
             try:
-                overrides = {}
-                resolved = profiles.from_text(entry.read_text("utf-8"), str(entry), name)
+                text = entry.read_text("utf-8")
+                resolved = profiles.from_text(text, str(entry), name)
                 if resolved.profile.thermal.start_below_c is None:
-                    overrides["thermal.start_below_c"] = COOL_START_C
-                    resolved = profiles.from_text(entry.read_text("utf-8"), str(entry), name, overrides)
-                run = pipeline.launch(resolved)
+                    cool = {"thermal.start_below_c": COOL_START_C}
+                    resolved = profiles.from_text(text, str(entry), name, cool)
+                run = pipeline.launch(resolved, stages_of(text))
                 entry.unlink(missing_ok=True)
                 job.event("queue", f"Started {name} as {run.name}.", run=run.name)
                 verdict = _wait_for(run)
                 _stop_server(run, bool(waiting()))
-            except StudioError as error:
+            except (StudioError, OSError, ValueError) as error:
                 entry.unlink(missing_ok=True)
                 verdict = "failed"
                 job.event("error", f"{name}: {clean(error)}")

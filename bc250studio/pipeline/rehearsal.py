@@ -13,7 +13,7 @@ from typing import Any
 
 from bc250studio import pipeline, profiles, telemetry
 from bc250studio.errors import JobFailed
-from bc250studio.jobs import FINISHED, JobFolder, spawn, standing
+from bc250studio.jobs import FINISHED, JobFolder, control, spawn, standing
 from bc250studio.jobs.identity import Identity
 from bc250studio.jobs.progress import Progress, silent
 
@@ -44,14 +44,20 @@ def rehearse(resolved: profiles.Resolved, progress: Progress = silent) -> JobFol
         JobFailed: training did not reach its first checkpoint, or the resumed run did not end.
     """
     job = pipeline.launch(rehearsed(resolved), pipeline.STAGES, f"{resolved.name}-rehearsal", kind="rehearsal")
+    # Held after its first step, so that the kill lands in mid-training however fast a step is.
+    control.ask(job, "pause", why="rehearsal")
     progress("training two steps", None, None)
-    _wait(job, lambda: _has_checkpoint(job) or not standing(job).live, "its first checkpoint")
-    if standing(job).live and job.state().get("stage") == "train":
+    _wait(job, lambda: _held(job) or not standing(job).live, "its first checkpoint")
+    if standing(job).live:
         progress("killing it in mid-training", None, None)
         _kill(job)
         job.event("rehearsal", "Killed by the rehearsal after its first checkpoint.")
+        before = len(job.events())
         pipeline.go_on(job, pipeline.STAGES)
         job.event("rehearsal", "Started again: it must go on from the checkpoint.")
+        _wait(job, lambda: _resumed(job, before) or not standing(job).live, "the resumed training")
+        if job.stage("train").get("verdict") == "done" and not _resumed(job, before):
+            raise JobFailed(f"{job.name} began anew after the kill instead of going on from its checkpoint.")
     progress("going on: export, server, proof", None, None)
     _wait(job, lambda: not standing(job).live and standing(job).phase in FINISHED, "its end")
     return job
@@ -65,8 +71,16 @@ def measured_step_s(job: JobFolder) -> float | None:
     return min(times) if times else None
 
 
-def _has_checkpoint(job: JobFolder) -> bool:
-    return any(event.get("event") == "checkpoint" for event in job.events())
+def _held(job: JobFolder) -> bool:
+    """Paused with the first step's checkpoint on disk."""
+    events = job.events()
+    return any(e.get("event") == "paused" for e in events) and any(
+        e.get("event") == "checkpoint" and (e.get("step") or 0) >= 1 for e in events
+    )
+
+
+def _resumed(job: JobFolder, before: int) -> bool:
+    return any(e.get("event") == "resumed" and (e.get("step") or 0) >= 1 for e in job.events()[before:])
 
 
 def _kill(job: JobFolder) -> None:

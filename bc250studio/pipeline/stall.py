@@ -62,7 +62,7 @@ class StallWatch:
         if idle_s < self.after_s:
             return
         state = self.job.state()
-        worker = Identity.from_dict(state.get("worker"))
+        worker = Identity.from_dict(state.get("worker")) or self.job.owner()
         kernel = process_state(worker.pid) if worker is not None and worker.alive else ""
         where = f"after step {state['step']}" if state.get("step") else f"while {state.get('phase') or 'starting'}"
         why = KERNEL_STATES.get(kernel, f"its process is in state {kernel}")

@@ -205,6 +205,11 @@ class Trainer:
             rows=rows,
         )
 
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in which every row is seen once, whatever the plan's own length."""
+        passes = max(1, self.train.tokens_per_step // self.tokens)
+        return len(layouts.steps(self.feed.lengths, self.sizes, passes, self.train.seed, 1.0, None))
+
     def _epochs(self) -> float:
         """Times the plan takes the rows."""
         known = self.__dict__.get("_counted")

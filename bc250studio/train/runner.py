@@ -311,6 +311,7 @@ class Run:
             "eval_tokens": self.before[1],
             "steps": trainer.done,
             "result_step": result_step,
+            "steps_per_epoch": trainer.steps_per_epoch(),
             "rates": journal.rates(),
             "peak_memory_gib": round(memory_gib(self.device), 3),
             "device": device_name(self.device),

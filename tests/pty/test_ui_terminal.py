@@ -164,21 +164,25 @@ def _bytes_within(terminal: Terminal, seconds: float) -> int:
 @pytest.mark.slow
 def test_a_cut_line_in_mid_training_costs_nothing_and_attaching_is_the_normal_way(home, tmp_path: Path):
     """A real training of a tiny model; the terminal dies; the run goes on; the app opens on it again."""
-    job = pipeline.launch(
-        profiles.load("demo", {"model.base": str(tiny.tiny_model()), "train.steps": 400, "train.eval_every": 0}),
-        ("train",),
-    )
+    changes = {
+        "model.base": str(tiny.tiny_model()),
+        "data.max_length": 128,
+        "train.steps": 4000,
+        "train.tokens_per_step": 128,
+        "train.tokens_per_pass": 128,
+    }
+    job = pipeline.launch(profiles.load("demo", changes), ("train",))
     with Terminal() as terminal:
         terminal.until("step ", timeout_s=120)
         terminal.until(lambda: (job.state().get("step") or 0) >= 3, timeout_s=120)
         terminal.hang_up()
         terminal.process.wait(5)
     at_hang_up = job.state()["step"]
-    assert jobs.standing(job).live and at_hang_up < 400
+    assert jobs.standing(job).live and at_hang_up < 4000
     with Terminal() as terminal:
         terminal.until(job.name[:20])
         terminal.until(lambda: job.state()["step"] > at_hang_up, timeout_s=60)
-        terminal.until("/400")
+        terminal.until("/4000")
         terminal.press("s")
         terminal.until("Stop it")
         terminal.press("y")

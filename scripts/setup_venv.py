@@ -48,11 +48,11 @@ def main(with_torch: bool) -> int:
             say(f"installing {TORCH} and the rest (a few minutes the first time)")
             pip("install", "-q", *small, TORCH)
             pip("install", "-q", *small, "--no-deps", "--require-hashes", "-r", "requirements/pinned.txt")
-            pip("install", "-q", *small, "-e", ".[train,serve,nvidia,dev]")
+            pip("install", "-q", *small, "-e", ".[train,serve,nvidia,web,dev]")
         else:
             say("installing the app (torch stays with your own Python)")
             pip("install", "-q", *small, "--no-deps", "--require-hashes", "-r", "requirements/pinned.txt")
-            pip("install", "-q", *small, "-e", ".[serve,nvidia,dev]")
+            pip("install", "-q", *small, "-e", ".[serve,nvidia,web,dev]")
         if runner is not None:
             complete_runner(runner)
             record_runner(runner)

@@ -138,7 +138,7 @@ def figures(run: RunView) -> Content:
         ("fan", fan),
         ("learning", f"rate {number(last.get('lr'))}, gradient {number(last.get('grad_norm'))}"),
         ("steps", f"{number(last.get('step_s'))} s each, {int(finite(state.get('skipped')) or 0)} skipped"),
-        ("kernels", str(state.get("kernels") or state.get("library") or "stock")),
+        ("kernels", str(state.get("kernels") or "n/a")),
     ]
     parts: list[object] = []
     for name, text in rows:

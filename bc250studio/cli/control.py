@@ -51,7 +51,9 @@ def _stop(job: jobs.JobFolder, found: jobs.Standing, options: argparse.Namespace
 def _resume(job: jobs.JobFolder, found: jobs.Standing, options: argparse.Namespace) -> str:
     if found.live:
         return _ask(job, found, options)
-    if found.verdict == "done":
+    if (
+        found.verdict == "done" and job.stage("train").get("verdict") != "stopped"
+    ):  # a peek that was cut off is not done
         raise BadInput(f"{job.name} is done; there is nothing to resume.")
     pipeline.go_on(job, job.state().get("stages") or pipeline.STAGES)
     narrate(f"Follow it with: bc250studio attach {job.name}")

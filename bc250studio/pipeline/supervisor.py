@@ -57,7 +57,8 @@ def supervise(job: JobFolder, names: Sequence[str]) -> int:
     """Run the stages of ``job``; returns the exit code (0 done, 1 failed, 2 bad input, 3 proof failed)."""
     with Lock(job.path):
         job.own("loading")
-        job.write_state(stages=list(names))
+        if not _peek(job, names):
+            job.write_state(stages=list(names))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda number, frame: _stop(job, number, frame))
         guard = _start_guard(job)
@@ -78,6 +79,12 @@ def supervise(job: JobFolder, names: Sequence[str]) -> int:
             if guard is not None:
                 guard.terminate()
                 guard.wait(timeout=10)
+
+
+def _peek(job: JobFolder, names: Sequence[str]) -> bool:
+    """Whether these stages only look at a training in between: what was wanted of the run stays what resume does."""
+    wanted = job.state().get("stages") or ()
+    return "train" in wanted and "train" not in names and job.stage("train").get("verdict") == "stopped"
 
 
 def _run_all(job: JobFolder, names: Sequence[str]) -> int:
@@ -151,6 +158,7 @@ def _choose_kernels(job: JobFolder, resolved: profiles.Resolved) -> None:
     chip = presets.detect()
     decision = switch.decide(resolved.profile, chip)
     os.environ.update(decision.environment)
+    job.write_state(kernels=decision.name or ("tuned" if decision.library else "stock"))
     if chip.gfx or resolved.profile.kernels.library != "auto":
         job.event("note", f"Kernels: {decision.why}")
 

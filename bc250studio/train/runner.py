@@ -268,6 +268,10 @@ class Run:
             size_bytes=size,
         )
 
+    @property
+    def _kind(self) -> str:
+        return "model" if self.trainer.full else "adapter"
+
     def _take_the_best(self, after: float) -> tuple[int, float]:
         """The result is the best evaluated step: its weights come back when a later one was worse."""
         step, loss = self.best.get("step"), self.best.get("loss", math.inf)
@@ -288,7 +292,9 @@ class Run:
         if self.stop and trainer.done < len(trainer.plan):
             self._save()
             self.job.event("stopped", f"Stopped as asked after step {trainer.done}; a checkpoint is written.")
-            return {"verdict": "stopped", "steps": trainer.done, "outputs": {}}
+            # A peek exports what there is so far.
+            outputs = {self._kind: f"checkpoints/step-{trainer.done:06d}"}
+            return {"verdict": "stopped", "steps": trainer.done, "outputs": outputs}
         after, result_step = None, trainer.done
         if len(self.prepared.evaluation):
             after = self._evaluate(trainer.done)
@@ -302,10 +308,9 @@ class Run:
             {"best": self.best, "eval_loss": after},
             checkpoints.FINAL,
         )
-        key = "model" if trainer.full else "adapter"
         return {
             "verdict": "done",
-            "outputs": {key: f"checkpoints/{final.name}"},
+            "outputs": {self._kind: f"checkpoints/{final.name}"},
             "eval_loss_before": self.before[0],
             "eval_loss_after": after,
             "eval_tokens": self.before[1],

@@ -105,7 +105,8 @@ def write_run(
         **{
             "phase": phase, "stage": "train", "step": step, "steps": steps, "epoch": 3 * step / steps,
             "loss": last["loss"], "loss_ema": last["loss_ema"], "eval_loss": 1.721, "best_eval_loss": 1.721,
-            "eta_s": (steps - step) * 8.1, "real_tokens_per_s": last["real_tokens_per_s"], "skipped": 0, "kernels": "stock",
+            "eta_s": (steps - step) * 8.1, "real_tokens_per_s": last["real_tokens_per_s"], "skipped": 0,
+            "kernels": "stock",
             "device": "cpu", "recording": LABEL, "owner": mine().as_dict(), "created": start, **state,
         }
     )  # fmt: skip

@@ -95,7 +95,7 @@ def resume_all() -> int:
         if tries >= MOST_TRIES:
             job.event("warning", f"Not resumed after this reboot: {tries} tries have failed. Look before going on.")
             continue
-        job.write_state(boot_tries=tries + 1)
+        job.write_state(boot_tries=tries + 1, cool_start_c=queue.COOL_START_C)
         job.event("note", f"The machine restarted; going on by itself (try {tries + 1} of {MOST_TRIES}).")
         try:
             pipeline.go_on(job, job.state().get("stages") or pipeline.STAGES)

@@ -96,10 +96,14 @@ class Run:
 
         journal.note(start_check.check(trainer))
 
+        cool_c = self.job.state().get("cool_start_c")  # after a reboot: whatever hung the board, it was hot
+        heat = profile.thermal
+        if isinstance(cool_c, (int, float)) and heat.start_below_c is None:
+            heat = heat.model_copy(update={"start_below_c": float(cool_c)})
         gate = thermal.Gate(
             self.job,
-            profile.thermal,
-            thermal.limits(profile.thermal, presets.of("cpu") if self.device.type == "cpu" else presets.detect()),
+            heat,
+            thermal.limits(heat, presets.of("cpu") if self.device.type == "cpu" else presets.detect()),
             asked_to_stop=self._asked_to_stop,
         )
         gate.before_start()

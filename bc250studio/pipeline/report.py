@@ -29,13 +29,28 @@ def facts(job: JobFolder) -> dict[str, Any]:
         "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
         "evaluations": evaluations,
-        "skipped": max((m.get("skipped") or 0 for m in metrics), default=0),
+        "skipped": len({m.get("step") for m in metrics if m.get("skipped")}),
         "pauses": sum(e.get("event") == "paused" for e in events),
-        "paused_s": round(sum(e.get("seconds") or 0 for e in events if e.get("event") == "resumed"), 1),
+        "paused_s": round(paused_seconds(events), 1),
+        "stalls": sum(e.get("event") == "stall" for e in events),
         "peak": peaks(board),
         "events": [(e.get("t"), clean(e.get("text", ""))) for e in events if e.get("event") not in QUIET],
     }
     return data
+
+
+def paused_seconds(events: list[dict[str, Any]]) -> float:
+    """Seconds between each pause and what came after it: going on, a stop, or a start after a crash."""
+    total, since = 0.0, None
+    for event in events:
+        t, kind = event.get("t"), event.get("event")
+        if not isinstance(t, (int, float)):
+            continue
+        if kind == "paused" and since is None:
+            since = t
+        elif kind in ("resumed", "stopped", "error") and since is not None:
+            total, since = total + max(t - since, 0.0), None
+    return total
 
 
 def peaks(board: list[dict[str, Any]]) -> dict[str, float]:
@@ -95,12 +110,14 @@ def _figures(data: dict[str, Any], told: dict[str, Any]) -> list[tuple[str, str]
     row("training loss, first", told["first_loss"], "{:.4f}")
     row("training loss, last", told["last_loss"], "{:.4f}")
     row("steps", data.get("steps"))
-    row("steps skipped for overflow", told["skipped"] or None)
+    row("best step, the result", data.get("result_step") if data.get("result_step") != data.get("steps") else None)
+    row("steps skipped", told["skipped"] or None)
     for key, value in (data.get("rates") or {}).items():
         row(key.replace("_per_s", " a second").replace("_", " "), value, "{:.0f}")
     row("device", data.get("device"))
     row("peak memory", data.get("peak_memory_gib"), "{:.2f} GiB")
     row("pauses", told["pauses"] or None, "{} (" + f"{told['paused_s']:.0f} s)")
+    row("stalls", told["stalls"] or None)
     for key, value in told["peak"].items():
         unit = "°C" if key.endswith("_c") else "W"
         row(f"peak {key.rsplit('_', 1)[0].replace('_', ' ')}", value, "{:.0f} " + unit)

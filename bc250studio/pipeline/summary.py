@@ -22,6 +22,7 @@ def summary(job: JobFolder) -> dict[str, Any]:
         "eval_loss_before": train.get("eval_loss_before"),
         "eval_loss_after": train.get("eval_loss_after"),
         "steps": train.get("steps"),
+        "result_step": train.get("result_step"),
         "train_seconds": train.get("train_seconds"),
         "rates": train.get("rates"),
         "device": train.get("device"),

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from bc250studio import jobs, pipeline, profiles
+from bc250studio import jobs, pipeline, profiles, telemetry
 from bc250studio.errors import BadInput, JobFailed
 from bc250studio.pipeline import queue, rehearsal, report, summary, supervisor
 
@@ -128,6 +128,22 @@ def test_the_report_is_made_from_the_folder_alone(job, stages):
     assert "| evaluation loss after | 1.0000 |" in page
     assert "Evaluation loss 1.0 at step 2." in page
     assert (job.path / "report.md").read_text() == page
+
+
+def test_the_report_counts_pauses_stalls_and_skipped_steps(job, stages):
+    stages.install(train={"verdict": "done", "eval_loss_after": 1.0, "steps": 9, "result_step": 6})
+    supervisor.supervise(job, ("train",))
+    told = telemetry.Writer(job.path / "events.jsonl")
+    for t, kind in ((100.0, "paused"), (130.0, "resumed"), (200.0, "paused"), (205.5, "stopped"), (300.0, "stall")):
+        told.write({"t": t, "event": kind, "text": f"It {kind}."})
+    measured = telemetry.Writer(job.path / "metrics.jsonl")
+    for step, skipped in ((1, False), (2, True), (2, True), (3, True)):  # step 2 was taken again after a crash
+        measured.write({"step": step, "loss": 2.0, "skipped": skipped})
+    page = report.write(job)
+    assert "| pauses | 2 (36 s) |" in page
+    assert "| stalls | 1 |" in page
+    assert "| steps skipped | 2 |" in page
+    assert "| best step, the result | 6 |" in page
 
 
 def test_a_rehearsal_is_the_same_profile_in_two_steps():

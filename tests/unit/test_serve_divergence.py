@@ -88,5 +88,6 @@ def test_rows_say_which_positions_the_answers_belong_to():
 def test_how_much_an_adapter_changes_is_measured_the_same_way():
     a, b = np.linspace(0, 9, VOCABULARY), np.linspace(9, 0, VOCABULARY)
     assert between(variant(a), variant(a)) < 1e-5
-    assert between(variant(a), variant(b)) > 1
+    # A lower bound of the true divergence (several nats here): ids outside both lists are lumped together.
+    assert 0.5 < between(variant(a), variant(b)) < 9
     assert as_variant([top(a), top(b)]).ids.shape == (2, 20)

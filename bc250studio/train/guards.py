@@ -112,7 +112,7 @@ class Guards:
         return f"Rows: {self._named(common or last)}."
 
     def _named(self, rows: Sequence[int]) -> str:
-        named = "; ".join(clean(self.words(row), 120) for row in rows[:MOST_NAMED])
+        named = "; ".join(clean(self.words(row), 160) for row in rows[:MOST_NAMED])
         return named + (f"; and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
 
     def _every_matrix_learns(self, step: Step) -> None:

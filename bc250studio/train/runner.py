@@ -22,6 +22,7 @@ import torch
 
 from bc250studio import data, paths
 from bc250studio.board import presets, thermal
+from bc250studio.data import where
 from bc250studio.data.rows import Rows
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder, control
@@ -225,11 +226,22 @@ class Run:
     def _tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.source)
 
+    @cached_property
+    def _places(self) -> list[str]:
+        """Where in the file each training row stands; empty when the file cannot be asked any more."""
+        try:
+            found = where.places(self.profile, self.source)
+        except (StudioError, OSError, ValueError):
+            return []
+        return found if len(found) == len(self.prepared.train) else []
+
     def _row_words(self, row: int) -> str:
-        """``row 17 of the training rows ('How many ...')``."""
+        """``line 17 of rows.jsonl ('How many ...')``."""
         ids, _ = self.prepared.train.row(row)
         begin = " ".join(self._tokenizer.decode([int(i) for i in ids[:40]]).split())
-        return f"training row {row + 1} ({clean(begin, 80)!r})"
+        known = self._places
+        place = f"{known[row]} of {Path(self.profile.data.path).name}" if known else f"training row {row + 1}"
+        return f"{clean(place, 80)} ({clean(begin, 60)!r})"
 
     def _loss_of_row(self, row: int) -> float:
         ids, labelled = self.prepared.train.row(row)

@@ -73,7 +73,7 @@ def test_nan_ends_the_run_and_names_the_row(job_of) -> None:
     code, result = outcome(job_of("poisoned", rows, train__tokens_per_step=4096, train__tokens_per_pass=4096))
     assert code == 1
     assert result["error"].startswith(
-        "8 bad steps in a row, the last one step 8: the loss is NaN. Bad when alone: training row"
+        "8 bad steps in a row, the last one step 8: the loss is NaN. Bad when alone: line 6 of "
     )
     assert "here is Z" in result["error"]
     assert "3 and 3" not in result["error"]

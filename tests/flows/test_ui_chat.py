@@ -13,6 +13,7 @@ from bc250studio.jobs import JobFolder
 from bc250studio.serve import server
 from tests import recording, serve_tools
 from tests.flows.test_ui_screens import app, on, said, screen_name, text, until
+from tests.tiny import demo_gguf
 
 pytestmark = pytest.mark.server
 
@@ -58,13 +59,23 @@ async def test_base_and_tuned_answer_side_by_side_and_rows_are_kept(served):
         await until(pilot, lambda: text(pilot, "#tuned-text") == "")
 
 
-async def test_a_cancelled_answer_keeps_what_was_said(served):
+@pytest.fixture
+def slow(home) -> Iterator[JobFolder]:
+    """SmolLM2 on one thread: an answer of 400 tokens takes seconds, so there is something to cancel."""
+    job = recording.write_run("demo", step=150, phase="done", stages=recording.done_stages(), profile="demo")
+    plan = server.Plan(model=demo_gguf(), adapter=None, device="cpu", context=1024, warmup=False, threads=1)
+    server.start(job.path, plan, serve_tools.server_binary())
+    yield job
+    server.stop(job)
+
+
+async def test_a_cancelled_answer_keeps_what_was_said(slow):
     async with app().run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: pilot.app.snapshot.jobs)
         await pilot.press("3")
-        await until(pilot, lambda: "context 256" in text(pilot, "#said"))
-        pilot.app.screen.chat.chat.max_tokens = 200
-        await pilot.press(*"Tell me", "enter")
+        await until(pilot, lambda: "context 1,024" in text(pilot, "#said"))
+        pilot.app.screen.chat.chat.max_tokens = 400
+        await pilot.press(*"Tell me a long story", "enter")
         await until(pilot, lambda: any(growing.text for growing in pilot.app.screen.chat.growing.values()))
         await pilot.press("escape")
         await until(pilot, lambda: not pilot.app.screen.chat.busy)

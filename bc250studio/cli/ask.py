@@ -62,4 +62,9 @@ def text(record: dict) -> str:
     return "\n".join(lines).rstrip()
 
 
-STOPS = {"end": "ended by itself", "limit": "cut at the limit", "cancelled": "cancelled"}
+STOPS = {
+    "end": "ended by itself",
+    "limit": "cut at the limit",
+    "cancelled": "cancelled",
+    "format": "unreadable for the server",
+}

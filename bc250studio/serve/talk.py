@@ -261,6 +261,10 @@ class Talk:
         try:
             for record in _events(response):
                 if "error" in record:
+                    if _unreadable(record):
+                        # The model said something that the server's chat parser cannot read. What was said stands.
+                        finish = "format"
+                        break
                     raise _refusal(self.url, record, 500)
                 timings = record.get("timings") or timings
                 choice = (record.get("choices") or [{}])[0]
@@ -276,7 +280,8 @@ class Talk:
             response.close()
         if not finish:
             raise ServerGone(f"The server at {self.url} went away in the middle of an answer.")
-        yield Piece(answer=_answer(text, thought, timings, "limit" if finish == "length" else "end"))
+        stop = {"length": "limit", "format": "format"}.get(finish, "end")
+        yield Piece(answer=_answer(text, thought, timings, stop))
 
     # -- HTTP ----------------------------------------------------------------------------------
 
@@ -333,6 +338,13 @@ def _refusal(url: str, record: dict[str, Any], status: int) -> BadInput | JobFai
             )
         return BadInput(f"{url} refused the request: {message or f'status {status}'}.")
     return JobFailed(f"{url} answered with an error: {message or f'status {status}'}.")
+
+
+def _unreadable(record: dict[str, Any]) -> bool:
+    """Whether a streamed error is llama.cpp's chat parser giving up on the model's own words."""
+    error = record.get("error")
+    message = error.get("message") if isinstance(error, dict) else error
+    return "does not match the expected" in str(message)
 
 
 def _events(response: requests.Response) -> Iterator[dict[str, Any]]:

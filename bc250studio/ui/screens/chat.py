@@ -22,7 +22,12 @@ from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 
 VIEWS = (("base", "tuned"), ("tuned",), ("base",))
-STOPS = {"end": "ended by itself", "limit": "cut at the token limit", "cancelled": "cancelled"}
+STOPS = {
+    "end": "ended by itself",
+    "limit": "cut at the token limit",
+    "cancelled": "cancelled",
+    "format": "unreadable for the server",
+}
 
 
 class ChatScreen(StudioScreen[None]):

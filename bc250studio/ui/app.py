@@ -106,6 +106,8 @@ class StudioApp(App[None]):
 
         self.snapshot = message.snapshot
         calls.on_change(self, self._verdicts, message.snapshot)
+        if not self.screen_stack:
+            return  # the last news of the watcher, while the app is closing
         if isinstance(self.screen, StudioScreen):
             self.screen.observe(message.snapshot)
 

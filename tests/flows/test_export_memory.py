@@ -18,11 +18,13 @@ from bc250studio.models.gguf_file import STRING, U32
 
 COLUMNS = 4096
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 from bc250studio.export.merged import write_merged
 out = write_merged(Path(sys.argv[1]), None, Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, out.size_bytes)
+# Not ru_maxrss: a child inherits it from a parent that was larger.
+status = Path("/proc/self/status").read_text()
+print(int(status.split("VmHWM:")[1].split()[0]) * 1024, out.size_bytes)
 """
 
 

@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -212,17 +211,6 @@ class _PortLost(Exception):
     pass
 
 
-def _taken(host: str, port: int) -> bool:
-    """Whether somebody else listens there now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return True
-    return False
-
-
 def _new_key() -> str:
     return secrets.token_urlsafe(24) + KEY_TAIL
 
@@ -297,7 +285,9 @@ def _wait_ready(server: Server, child: subprocess.Popen[bytes], progress: Progre
         code = child.poll()
         if code is not None:
             text = causes.tail(server.log)
-            if ("bind" in text and "port" in causes.cause(text, code)) or _taken(server.host, server.port):
+            if ("bind" in text and "port" in causes.cause(text, code)) or free_port(
+                server.host, server.port
+            ) != server.port:
                 raise _PortLost  # its log may not say so: it can die before the last lines are written
             raise JobFailed(f"llama-server died while loading: {causes.obituary(server.log, code)}")
         if talk.healthy():

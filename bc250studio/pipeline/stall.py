@@ -26,6 +26,8 @@ KERNEL_STATES = {
     "T": "its process was stopped by a signal; SIGCONT lets it go on",
     "": "its process is gone",
 }
+WORSE = frozenset("DT") | {""}
+"""States worth a second event while a stall lasts: a slow step that has become a hang is news."""
 
 
 class StallWatch:
@@ -35,7 +37,8 @@ class StallWatch:
         self.job, self.after_s, self._now = job, after_s, now
         self._began = now()
         self._stalled_since: float | None = None
-        self._said = 0.0
+        self._said_at = 0.0
+        self._said_of: set[str] = set()
 
     def last_sign(self) -> float:
         """When anything of the run last moved, in Unix seconds."""
@@ -49,27 +52,34 @@ class StallWatch:
         return max(times)
 
     def look(self) -> None:
-        """Say once that nothing moves, and once that it moves again."""
+        """Say once that nothing moves, again when it turns out to be worse, and once that it moves again."""
         seen = self.last_sign()
         if self._stalled_since is not None:
-            # the stall's own event is a sign too, a moment after it was said
-            if seen > self._said + 1.0:
+            if seen > self._said_at:
                 seconds = seen - self._stalled_since
                 self._stalled_since = None
+                self._said_of.clear()
                 self.job.event("note", f"It goes on again after {seconds:.0f} s without progress.", stall_s=seconds)
+            elif (kernel := self._kernel_state()) in WORSE - self._said_of:
+                self._say(self._stalled_since, kernel)
             return
-        idle_s = self._now() - seen
-        if idle_s < self.after_s:
-            return
+        if self._now() - seen >= self.after_s:
+            self._say(seen, self._kernel_state())
+
+    def _kernel_state(self) -> str:
+        worker = Identity.from_dict(self.job.state().get("worker")) or self.job.owner()
+        return process_state(worker.pid) if worker is not None and worker.alive else ""
+
+    def _say(self, since: float, kernel: str) -> None:
         state = self.job.state()
-        worker = Identity.from_dict(state.get("worker")) or self.job.owner()
-        kernel = process_state(worker.pid) if worker is not None and worker.alive else ""
+        idle_s = self._now() - since
         where = f"after step {state['step']}" if state.get("step") else f"while {state.get('phase') or 'starting'}"
         why = KERNEL_STATES.get(kernel, f"its process is in state {kernel}")
         text = f"No progress for {idle_s / 60:.0f} minutes {where}: {why}."
-        self._stalled_since = seen
+        self._stalled_since = since
+        self._said_of.add(kernel)
         self.job.event("stall", clean(text), step=state.get("step"), idle_s=round(idle_s), process=kernel)
-        self._said = max(self._now(), self.last_sign())
+        self._said_at = self.last_sign()  # the event itself grew a file: what is newer than that is the run's
 
 
 def start(job: JobFolder, stop: threading.Event) -> threading.Thread:

@@ -66,6 +66,44 @@ def test_a_run_that_moves_again_is_told_and_may_stall_again(job):
     assert len(stalls(job)) == 2
 
 
+def test_moving_again_in_the_same_second_is_seen(job):
+    """The event of the stall is no sign of life, but whatever comes right after it is."""
+    clock = [job.write_state(phase="loading")["heartbeat"]]
+    watch = StallWatch(job, now=lambda: clock[0])
+    clock[0] += 301
+    watch.look()
+    watch.look()
+    assert [event["event"] for event in job.events()][-1] == "stall"
+    log = job.path / "metrics.jsonl"
+    log.write_text("{}\n")
+    said = (job.path / "events.jsonl").stat().st_mtime_ns
+    os.utime(log, ns=(said + 1_000_000, said + 1_000_000))
+    watch.look()
+    assert "goes on again" in job.events()[-1]["text"]
+
+
+def test_a_slow_step_that_becomes_a_hang_is_said_again(job):
+    worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    try:
+        state = job.write_state(phase="training", step=12, worker=identity.of(worker.pid).as_dict())
+        clock = [state["heartbeat"]]
+        watch = StallWatch(job, now=lambda: clock[0])
+        clock[0] += 301
+        watch.look()
+        os.kill(worker.pid, signal.SIGSTOP)
+        while process_state(worker.pid) != "T":
+            pass
+        clock[0] += 60
+        watch.look()
+        watch.look()
+        first, second = stalls(job)
+        assert first["process"] in ("R", "S")
+        assert (second["process"], second["idle_s"]) == ("T", 361)
+    finally:
+        worker.kill()
+        worker.wait()
+
+
 def test_heartbeats_of_a_pause_are_no_stall(job):
     clock = [job.write_state(phase="cooling")["heartbeat"]]
     watch = StallWatch(job, now=lambda: clock[0])

@@ -56,6 +56,7 @@ class Series:
         self._buckets: list[_Open] = []
         self._per_bucket = 1
         self._frozen: Curve | None = ()
+        self._closed: list[Bucket] = []
 
     def add(self, x: object, y: object) -> None:
         """Append one point; ``x`` must not fall (a clock that jumps back is taken as the last x)."""
@@ -112,11 +113,13 @@ class Series:
             left.swallow(right)
         self._buckets = self._buckets[0::2]
         self._per_bucket *= 2
+        self._closed.clear()
 
     def curve(self) -> Curve:
-        """An immutable copy, the same object as long as nothing was added."""
+        """An immutable copy, the same object as long as nothing was added; only the last bucket can still change."""
         if self._frozen is None:
-            self._frozen = tuple(bucket.closed() for bucket in self._buckets)
+            self._closed += [bucket.closed() for bucket in self._buckets[len(self._closed) : -1]]
+            self._frozen = (*self._closed, *(bucket.closed() for bucket in self._buckets[-1:]))
         return self._frozen
 
 

@@ -13,6 +13,9 @@ from textual.widget import Widget
 from textual.widgets import Footer
 
 from bc250studio.errors import StudioError, clean
+from bc250studio.jobs import JobFolder
+from bc250studio.ui.follow import RunView
+from bc250studio.ui.numbers import size
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.topline import TopLine, board_text
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from bc250studio.ui.app import StudioApp
 
 Result = TypeVar("Result")
+COPIED_MOST = 48 * 1024
+"""Characters; terminals take less than 100 kB by OSC 52."""
 
 
 class StudioScreen(Screen[Result]):
@@ -34,6 +39,7 @@ class StudioScreen(Screen[Result]):
     BINDINGS = [
         Binding("escape", "back", "Back", show=False, id="back", tooltip="Return to the screen before"),
         Binding("backspace", "back", "Back", show=False, id="back.too"),
+        Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy what this screen says to your clipboard"),
     ]
     DEFAULT_CSS = """
     StudioScreen { layout: vertical; background: $background; }
@@ -108,6 +114,8 @@ class StudioScreen(Screen[Result]):
     def _why(self, action: str) -> str | None:
         if self.studio.read_only and action in self.changes_things:
             return "The app was opened with --readonly; it only watches."
+        if action == "copy" and not self.copied():
+            return "There is nothing to copy on this screen."
         return self.why_not(action)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -132,6 +140,17 @@ class StudioScreen(Screen[Result]):
             if reason:
                 event.stop()
                 self.notify(reason, severity="warning", markup=False)
+
+    def copied(self) -> str:
+        """What ``y`` copies; empty when there is nothing. A page of text copies itself."""
+        page = self.query_one_optional("#text", Line)
+        return page.plain if page is not None else ""
+
+    def action_copy(self) -> None:
+        """By OSC 52, to the clipboard of the machine the user sits at; the end of a text that is too long."""
+        text = self.copied()[-COPIED_MOST:]
+        self.app.copy_to_clipboard(text)
+        self.notify(f"Sent {size(len(text.encode()))} to your terminal's clipboard (OSC 52).", markup=False)
 
     def show_help(self) -> None:
         """All keys, with what they do and why they cannot."""
@@ -163,6 +182,25 @@ class StudioScreen(Screen[Result]):
         except (StudioError, OSError) as error:
             self.complain(error)
             return None
+
+
+class JobScreen(StudioScreen[Result]):
+    """A screen about one job: snapshots follow the job while it is on top, and ``run`` is its newest view."""
+
+    job: JobFolder
+    under: JobFolder | None = None
+    """An earlier run to be followed beside it."""
+
+    def on_screen_resume(self) -> None:
+        """Follow this run again after others were looked at."""
+        self.studio.watcher.follow(self.job, self.under)
+        super().on_screen_resume()
+
+    @property
+    def run(self) -> RunView | None:
+        """The newest view of this run, None before the first."""
+        view = self.studio.snapshot.run
+        return view if view is not None and view.job.path == self.job.path else None
 
 
 class Dialog(ModalScreen[Result]):

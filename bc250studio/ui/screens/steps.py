@@ -16,7 +16,7 @@ from bc250studio.jobs import JobFolder
 from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import duration, fixed, number, size
-from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.screens.base import JobScreen
 from bc250studio.ui.screens.confirm import AskText
 from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import Snapshot
@@ -35,7 +35,7 @@ WHAT = {
 }
 
 
-class StepsScreen(StudioScreen[None]):
+class StepsScreen(JobScreen[None]):
     """The stages of one run."""
 
     place = "Export and serve"
@@ -72,17 +72,6 @@ class StepsScreen(StudioScreen[None]):
         with VerticalScroll(id="results"):
             yield Line(id="proof")
             yield Line(id="answers")
-
-    def on_screen_resume(self) -> None:
-        """Follow this run."""
-        self.studio.watcher.follow(self.job)
-        super().on_screen_resume()
-
-    @property
-    def run(self) -> RunView | None:
-        """This run's newest view."""
-        view = self.studio.snapshot.run
-        return view if view is not None and view.job.path == self.job.path else None
 
     async def on_mount(self) -> None:  # type: ignore[override]
         """Opened by ``e``: begin where nothing hinders."""

@@ -16,7 +16,7 @@ from bc250studio.jobs import JobFolder, control
 from bc250studio.ui.background import in_thread
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import bar, duration, number
-from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.screens.base import JobScreen
 from bc250studio.ui.screens.confirm import AskText, Confirm
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets import panes
@@ -25,7 +25,7 @@ from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.words import verdict_text
 
 
-class TrainingScreen(StudioScreen[None]):
+class TrainingScreen(JobScreen[None]):
     """One run, live or finished; ``q`` leaves it running."""
 
     place = "Run"
@@ -95,17 +95,6 @@ class TrainingScreen(StudioScreen[None]):
                 yield Line("memory", id="memory-text")
                 yield Chart(id="memory", empty="no step yet", ascii_only=plain)
         yield Line(id="events")
-
-    def on_screen_resume(self) -> None:
-        """Follow this run again after others were looked at."""
-        self.studio.watcher.follow(self.job)
-        super().on_screen_resume()
-
-    @property
-    def run(self) -> RunView | None:
-        """The newest view of this run, None before the first."""
-        view = self.studio.snapshot.run
-        return view if view is not None and view.job.path == self.job.path else None
 
     def show(self, snapshot: Snapshot) -> None:
         """Assign; every widget draws only what changed."""

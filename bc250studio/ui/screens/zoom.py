@@ -12,7 +12,7 @@ from bc250studio.errors import clean
 from bc250studio.jobs import JobFolder
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import duration, number
-from bc250studio.ui.screens.base import StudioScreen
+from bc250studio.ui.screens.base import JobScreen
 from bc250studio.ui.series import at
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets import panes
@@ -25,7 +25,7 @@ NAMES = {"loss": "loss", "rate": "tokens/s", "temp": "temperature", "grad": "gra
 MAIN = {"loss": "loss_ema", "rate": "real_tokens_per_s", "grad": "grad_norm", "memory": "memory_gib"}
 
 
-class ZoomScreen(StudioScreen[None]):
+class ZoomScreen(JobScreen[None]):
     """Left and right move the reading line, + and - the part that is shown."""
 
     place = "Chart"
@@ -60,24 +60,12 @@ class ZoomScreen(StudioScreen[None]):
         self.which = 0
         self.cursor: float | None = None
         self.span: float | None = None
-        self.earlier: JobFolder | None = None
 
     def body(self) -> Iterable[Widget]:
         """Title, chart, what the reading line says."""
         yield Line(id="title")
         yield Chart(id="chart", axis=True, empty="nothing measured yet", ascii_only=self.studio.machine.ui.ascii)
         yield Line(id="reading")
-
-    def on_screen_resume(self) -> None:
-        """Follow this run."""
-        self.studio.watcher.follow(self.job, self.earlier)
-        super().on_screen_resume()
-
-    @property
-    def run(self) -> RunView | None:
-        """This run's newest view."""
-        view = self.studio.snapshot.run
-        return view if view is not None and view.job.path == self.job.path else None
 
     def why_not(self, action: str) -> str | None:
         """Reasons."""
@@ -92,7 +80,7 @@ class ZoomScreen(StudioScreen[None]):
             return
         name = ORDER[self.which]
         pane = panes.PANES[name](run)
-        earlier = snapshot.overlay if self.earlier is not None else None
+        earlier = snapshot.overlay if self.under is not None else None
         traces = (*_earlier_traces(name, earlier), *pane.traces)
         chart = self.query_one("#chart", Chart)
         chart._x_text = duration if name == "temp" else number
@@ -103,7 +91,7 @@ class ZoomScreen(StudioScreen[None]):
             mark = points([(self.cursor, y) for y in _ladder(frame)])
             traces = (Trace(mark, "cursor", points=True), *traces)
         chart.show(traces, pane.limits, frame=frame, empty=pane.empty)
-        under = f"   under it: {clean(self.earlier.name, 40)}" if self.earlier else ""
+        under = f"   under it: {clean(self.under.name, 40)}" if self.under else ""
         self.query_one("#title", Line).show(Content.assemble(pane.numbers, (under, "dim")))
         self.query_one("#reading", Line).show(self._reading(name, run, earlier))
 
@@ -178,9 +166,9 @@ class ZoomScreen(StudioScreen[None]):
         """The next earlier run, and none after the last."""
         jobs = self._candidates()
         paths = [job.path for job in jobs]
-        position = paths.index(self.earlier.path) + 1 if self.earlier and self.earlier.path in paths else 0
-        self.earlier = jobs[position] if position < len(jobs) else None
-        self.studio.watcher.follow(self.job, self.earlier)
+        position = paths.index(self.under.path) + 1 if self.under and self.under.path in paths else 0
+        self.under = jobs[position] if position < len(jobs) else None
+        self.studio.watcher.follow(self.job, self.under)
 
 
 def _width(run: RunView) -> float:

@@ -50,7 +50,7 @@ class TopLine(Static):
         parts: list[Any] = [(left, "bold")]
         if label:
             parts += [" ", (label, "bold reverse")]
-        self.update(Content.assemble(*parts, gap, (board, "dim")))
+        self.update(Content.assemble(*parts, gap, (board, "dim")), layout=False)
 
 
 def board_text(readings: Mapping[str, Any], error: str = "") -> str:

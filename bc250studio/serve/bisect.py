@@ -182,7 +182,7 @@ def _on_second_server(
     except StudioError:
         return None
     try:
-        talk = second.steady_talk(replace(plan, port=0, slots=1), binary)
+        talk = server.steady_talk(second, replace(plan, port=0, slots=1), binary)
         talk.scale_now = scale
         tops = collect(talk, reference, scale, guard_token(talk), rows)
         return divergence.distance(reference.variants[variant], tops, rows).mean_kl

@@ -47,7 +47,7 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
             base = stack.enter_context(_BaseServer(job, resolved, progress)).talk
         plan, binary = stage_serve.plan_for(job, resolved), stage_serve.binary_for(job)
         asked = ask(
-            running.steady_talk(plan, binary),
+            server.steady_talk(running, plan, binary),
             questions,
             wanted.max_tokens,
             wanted.temperature,

@@ -75,7 +75,7 @@ def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.P
         )
     plan = stage_serve.plan_for(job, resolved)
     binary = stage_serve.binary_for(job)
-    talk = running.steady_talk(stage_serve.tuned(plan, binary), binary)
+    talk = server.steady_talk(running, stage_serve.tuned(plan, binary), binary)
     limit = prove.limit_for(Path(running.model), profile.proof.max_kl)
     merged = running.adapter is None
     proof, _ = prove.measure(talk, reference, limit, profile.proof.min_top1, merged, progress)

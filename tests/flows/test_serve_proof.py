@@ -42,7 +42,7 @@ def proved(folder: Path, plan: Plan, trained: Case, with_ids: bool = False) -> P
     if plan.device != "cpu":  # a CPU-based Vulkan device takes a third of a second a token
         reference = fewer(reference, 12)
     started = server.start(folder, plan, server_binary())
-    talk = started.steady_talk(plan, server_binary())
+    talk = server.steady_talk(started, plan, server_binary())
     proof, _ = prove.measure(talk, reference, prove.limit_for(plan.model, None), 0.97, False)
     if with_ids:
         found = same_ids.compare(talk, from_folder(trained.folder), [])

@@ -3,7 +3,8 @@
 `reference`: PEFT as it comes, layer checkpointing, the model's own loss, padded batches of 4.
 `plain`: the same without recomputing. `post`: the reference post's fastest recipe: padded by 8 in
 file order, layer checkpointing, loss in checkpointed chunks of 1,024 labelled positions. All: LoRA
-r=16, alpha 32 on all linears, fp32 adapters, fused AdamW, gradients clipped at 1.
+r=16, alpha 32 on all linears, fp32 adapters, fused AdamW, gradients clipped at 1. With ``--kind full``
+the same three without PEFT: every weight is trained, by plain transformers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from bc250studio.bench.recipes_model import Base, MemoryPeak, free
 if TYPE_CHECKING:
     from bc250studio.data.rows import Rows
 
-RANK, ALPHA, LEARNING_RATE, CLIP = 16, 32.0, 2e-4, 1.0
+RANK, ALPHA, CLIP = 16, 32.0, 1.0
+LEARNING_RATE = {"lora": 2e-4, "full": 2e-5}
 LOSS_SCALE = 2.0**10
 """Static scale of fp16 losses; the baselines need no search for it, which favours them."""
 
@@ -39,12 +41,12 @@ class Recipe:
     """``model``: logits of all positions, the model's own loss; ``chunks``: labelled positions, checkpointed chunks."""
     chunk: int = 1024
 
-    def words(self) -> str:
+    def words(self, kind: str = "lora") -> str:
         """One line for tables."""
         loss = "the model's own loss" if self.loss == "model" else f"checkpointed loss chunks of {self.chunk:,}"
-        return (
-            f"PEFT, padded by {self.batch}, {'layer checkpointing' if self.checkpointing else 'no recompute'}, {loss}"
-        )
+        whose = "PEFT" if kind == "lora" else "transformers"
+        again = "layer checkpointing" if self.checkpointing else "no recompute"
+        return f"{whose}, padded by {self.batch}, {again}, {loss}"
 
 
 RECIPES = {
@@ -80,17 +82,18 @@ class PeftSide:
         seed: int = 0,
         warmup_steps: int = 2,
         math_only: bool = False,
+        kind: str = "lora",
     ) -> None:
         self.recipe, self.base, self.rows, self.seed, self.warmup_steps = recipe, base, rows, seed, warmup_steps
         # Full rows: one row a step, as the post measured them.
         self.batch = 1 if full_rows else recipe.batch
         self.name = recipe.name
-        self.math_only = math_only
+        self.math_only, self.kind = math_only, kind
         self.model: Any = None
         self._memory = MemoryPeak(base.device)
 
     def words(self) -> str:
-        return self.recipe.words() + (", attention by torch's math kernel" if self.math_only else "")
+        return self.recipe.words(self.kind) + (", attention by torch's math kernel" if self.math_only else "")
 
     @contextmanager
     def _attention(self) -> Iterator[None]:
@@ -112,13 +115,14 @@ class PeftSide:
         """Build model and optimiser."""
         free(self.base.device)
         self._memory.start()
-        self.model = peft_model(self.base, self.seed)
+        full = self.kind == "full"
+        self.model = self.base.copy(own_weights=True) if full else peft_model(self.base, self.seed)
         if self.recipe.checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             self.model.enable_input_require_grads()
         self.model.train()
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimiser = torch.optim.AdamW(self.parameters, lr=LEARNING_RATE, weight_decay=0.0, fused=True)
+        self.optimiser = torch.optim.AdamW(self.parameters, lr=LEARNING_RATE[self.kind], weight_decay=0.0, fused=True)
         self.scale = LOSS_SCALE if self.base.dtype == "fp16" else 1.0
 
     def close(self) -> None:
@@ -153,7 +157,7 @@ class PeftSide:
         inputs, where, wanted = self._batch(indices)
         if self.recipe.loss == "model":
             return self.model(**inputs).loss, len(where)
-        inner = self.model.base_model.model
+        inner = self.model if self.kind == "full" else self.model.base_model.model
         out = inner.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         hidden = out.last_hidden_state
         flat = hidden.reshape(-1, hidden.shape[-1])

@@ -87,8 +87,10 @@ class Base:
         """Weights of the base."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def copy(self) -> Any:
-        """New modules and buffers, the same parameter storage."""
+    def copy(self, own_weights: bool = False) -> Any:
+        """New modules and buffers over the same parameter storage, or with weights of its own to train."""
+        if own_weights:
+            return copy.deepcopy(self.model).requires_grad_(True)
         shared: dict[int, Any] = {id(parameter): parameter for parameter in self.model.parameters()}
         twin = copy.deepcopy(self.model, shared)
         assert all(a is b for a, b in zip(twin.parameters(), self.model.parameters(), strict=True))

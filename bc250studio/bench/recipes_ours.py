@@ -19,7 +19,7 @@ from bc250studio.bench.recipes_model import Base, MemoryPeak, free
 from bc250studio.bench.rows import BenchRows, take
 from bc250studio.profiles.adapter import Adapter
 from bc250studio.profiles.train import Train
-from bc250studio.train import layouts
+from bc250studio.train import layouts, recompute
 from bc250studio.train.engine import Trainer
 
 if TYPE_CHECKING:
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 class EngineSide:
     """One variant of ours; open, use, close."""
 
-    def __init__(self, variant: Variant, base: Base, rows: BenchRows, seed: int = 0, warmup_steps: int = 3) -> None:
+    def __init__(
+        self, variant: Variant, base: Base, rows: BenchRows, seed: int = 0, warmup_steps: int = 3, kind: str = "lora"
+    ) -> None:
         self.variant, self.base, self.seed, self.warmup_steps = variant, base, seed, warmup_steps
-        self.bench_rows = rows
+        self.bench_rows, self.kind = rows, kind
         self.name = f"ours {variant.name}"
         # The engine sees the rows it trains on and no others: layouts follow their lengths.
         self._place = {index: number for number, index in enumerate(rows.work)}
@@ -50,20 +52,22 @@ class EngineSide:
         """Build model, plan and optimiser."""
         free(self.base.device)
         self._memory.start()
-        tokens = self.variant.tokens
+        tokens, full = self.variant.tokens, self.kind == "full"
         train = Train(
             steps=1,
             tokens_per_step=tokens,
             tokens_per_pass=tokens,
-            learning_rate=LEARNING_RATE,
+            learning_rate=LEARNING_RATE[self.kind],
             schedule="constant",
             warmup=0.0,
             clip=CLIP,
             seed=self.seed,
+            allow_bf16_full=full,
             **self._choices,
         )
-        adapter = Adapter(rank=RANK, alpha=ALPHA, dropout=0.0)
-        self.trainer = Trainer(self.base.copy(), self._work, train, adapter, note=self.notes.append)
+        adapter = Adapter(kind="full") if full else Adapter(rank=RANK, alpha=ALPHA, dropout=0.0)
+        recompute.cap(train, self.base.device)
+        self.trainer = Trainer(self.base.copy(own_weights=full), self._work, train, adapter, note=self.notes.append)
         self.facts = {
             "sizes": self.trainer.sizes.kind,
             "attention": self.trainer.way,
@@ -74,6 +78,7 @@ class EngineSide:
     def close(self) -> None:
         self.trainer = None
         free(self.base.device)
+        recompute.uncap(self.base.device)
 
     @contextmanager
     def eager(self) -> Iterator[None]:

@@ -53,12 +53,14 @@ class Race:
             self.rows.full,
             self.options["seed"],
             math_only=self.options["math_only"],
+            kind=self.options["kind"],
         )
 
     def _ours(self, variant: Variant) -> Any:
         from bc250studio.bench.recipes_ours import EngineSide
 
-        return EngineSide(variant, self.bases.get(variant.dtype), self.rows, self.options["seed"])
+        base, seed = self.bases.get(variant.dtype), self.options["seed"]
+        return EngineSide(variant, base, self.rows, seed, kind=self.options["kind"])
 
     def run(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Check and race; one entry a baseline and one a variant."""

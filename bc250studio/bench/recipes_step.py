@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bc250studio.bench import records
-from bc250studio.bench.recipes_train import add_engine, check_inputs, numbers, run_with_kernels
+from bc250studio.bench.recipes_train import add_engine, check_inputs, check_types, numbers, run_with_kernels
 from bc250studio.bench.report import show, step_text
 from bc250studio.bench.step_classes import PRODUCT, Sorted, classify, product_name
 from bc250studio.errors import BadInput
@@ -67,6 +67,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from bc250studio.bench.recipes_train import Bases, bench_rows, variants
 
     device = pick_device(options["device"])
+    check_types(options["dtype"])
     dtype = pick_type(options["dtype"], device)
     base = Bases(options["model"], device, options["seed"], progress).get(dtype)
     variant = variants(options, dtype, device.type != "cpu")[0]

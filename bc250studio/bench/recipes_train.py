@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from bc250studio.bench.rows import BenchRows
 
 AGAINST = ("reference", "plain", "post")
+TYPES = ("auto", "fp32", "fp16", "bf16")
+TRAINED = {"lora": "LoRA r=16, alpha 32, all linears, fp32 adapters", "full": "every weight, no adapter"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +46,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side; the rows are divided among them")
     parser.add_argument("--against", default="reference", help=f"{', '.join(AGAINST)}; several with commas")
     parser.add_argument("--check-steps", type=int, default=4, help="equal steps whose losses must agree")
+    parser.add_argument(
+        "--kind", choices=("lora", "full"), default="lora", help="full: every weight, against plain transformers"
+    )
     parser.add_argument("--plan", action="store_true", help="also vary our choices one at a time")
     parser.add_argument(
         "--unsloth", metavar="PYTHON", help="also measure Unsloth with this Python; skipped when it cannot be imported"
@@ -57,9 +62,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """The engine's own choices, shared by ``bench train`` and ``bench step``; commas measure several."""
     parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--dtype", choices=("auto", "fp32", "fp16", "bf16"), default="auto", help="type of the frozen base"
-    )
+    parser.add_argument("--dtype", default="auto", help="type of the base: auto, fp32, fp16, bf16")
     parser.add_argument("--graph", default="auto", help="auto, off, or both with a comma")
     parser.add_argument("--attention", default="auto", help="auto, math16, math32, flash, varlen")
     parser.add_argument("--layer-kernels", default="auto", help="auto, own, liger, off")
@@ -84,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
         if name not in AGAINST:
             raise BadInput(f"--against knows no {clean(name)!r}: {', '.join(AGAINST)}.{nearest(name, AGAINST)}")
     check_inputs(wanted)
+    check_types(options.dtype)
     found = run_with_kernels("train", wanted)
     path = records.write("train", f"{options.model.rsplit('/', 1)[-1]}-{options.against}", found)
     head = {key: found["results"][key] for key in ("ratio", "loss_difference", "losses_equal")}
@@ -105,6 +109,15 @@ def check_inputs(options: dict[str, Any]) -> None:
         find_model(options["model"])
     if options["lengths"]:
         read_lengths(Path(options["lengths"]))
+
+
+def check_types(dtypes: str) -> None:
+    """Raises:
+    BadInput: a type that no base can have.
+    """
+    for name in dtypes.split(","):
+        if name not in TYPES:
+            raise BadInput(f"--dtype knows no {clean(name)!r}: {', '.join(TYPES)}.{nearest(name, TYPES)}")
 
 
 def run_with_kernels(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -197,12 +210,16 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from bc250studio.board.sensors import Sensors
 
     device = pick_device(options["device"])
-    dtype = pick_type(options["dtype"], device)
+    options, others = {**options}, options["dtype"].split(",")[1:]
+    options["dtype"] = first_type = options["dtype"].split(",")[0]
+    full = options["kind"] == "full"
+    dtype = "fp32" if full and first_type == "auto" else pick_type(first_type, device)
     sensors = Sensors.discover()
     limit_c = options["cool_below"]
     if limit_c is None and sensors.device is not None and sensors.device.is_bc250:
         limit_c = 55.0
     wanted = variants(options, dtype, device.type != "cpu")
+    wanted += [Variant(wanted[0].tokens, other, wanted[0].choices, {"dtype": other}) for other in others]
     recipes = [RECIPES[name] for name in options["against"].split(",")]
     bases = Bases(options["model"], device, options["seed"], progress)
     measured: list[dict[str, Any]] = []
@@ -234,8 +251,8 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         "tokens": options["tokens"],
         "against": options["against"],
         "math_only": options["math_only"],
-        "baseline": "; ".join(f"{recipe.name} = {recipe.words()}" for recipe in recipes),
-        "adapter": "LoRA r=16, alpha 32, all linears, fp32 adapters, fused AdamW, clip 1.0",
+        "baseline": "; ".join(f"{recipe.name} = {recipe.words(options['kind'])}" for recipe in recipes),
+        "adapter": f"{TRAINED[options['kind']]}, fused AdamW, clip 1.0",
         "rounds": options["rounds"],
         "torch": torch.__version__,
         "transformers": transformers.__version__,

@@ -67,7 +67,7 @@ def measure(
             "dtype": base.dtype,
             "rank": RANK,
             "alpha": ALPHA,
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": LEARNING_RATE["lora"],
             "clip": CLIP,
             "seed": seed,
             "scratch": str(folder / "out"),

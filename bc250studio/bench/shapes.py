@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bc250studio import paths
 from bc250studio.errors import BadInput, clean, nearest
+
+if TYPE_CHECKING:
+    from bc250studio.models.describe import Description
 
 RANDOM = "random:"
 
@@ -30,3 +36,17 @@ def shape_file(name: str) -> Path:
         f"There is no model shape {clean(shape)!r}; these ship: {', '.join(known)}; a path to a config.json works too."
         + nearest(shape, known)
     )
+
+
+def describe_shape(name: str) -> Description:
+    """The numbers of ``random:NAME``.
+
+    Raises:
+        BadInput: no such shape.
+    """
+    from bc250studio.models.describe import describe
+    from bc250studio.models.find import ModelSource
+
+    with tempfile.TemporaryDirectory(prefix="bc250studio-shape-") as folder:
+        shutil.copyfile(shape_file(name), Path(folder) / "config.json")
+        return describe(ModelSource("folder", name, Path(folder), None, None))

@@ -22,7 +22,7 @@ from bc250studio.errors import BadInput, JobFailed, StudioError, clean
 from bc250studio.jobs.spawn import child_environment
 from bc250studio.profiles import Profile
 
-RECIPES = ("train", "step", "memory", "gemm")
+RECIPES = ("train", "step", "memory", "fit", "gemm")
 """Recipes with a torch part: ``bench/recipes_NAME.py``."""
 
 

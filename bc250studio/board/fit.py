@@ -148,6 +148,7 @@ def judge(estimate: Estimate, machine: Facts) -> Fit:
     """The verdict, and the first alternative that fits without being tight (or at all)."""
     need, budget = estimate.total_bytes, machine.budget_bytes
     words = f"{estimate.what} takes about {need / GIB:.1f} GiB of {budget / GIB:.1f} ({machine.wall})"
+    words += f", {estimate.remark}" if estimate.remark else ""
     if need <= TIGHT * budget:
         return Fit(estimate.what, "fits", need, budget, words, "", estimate.parts)
     others = f"; {' and '.join(machine.others)} runs here and holds memory" if machine.others else ""

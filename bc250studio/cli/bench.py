@@ -16,7 +16,8 @@ RECIPES: dict[str, tuple[str, str]] = {
     "train": ("bc250studio.bench.recipes_train", "training rate against a baseline, losses compared"),
     "step": ("bc250studio.bench.recipes_step", "where the time of one step goes, two recipes side by side"),
     "gemm": ("bc250studio.bench.recipes_gemm", "matrix products, stock and tuned"),
-    "memory": ("bc250studio.bench.recipes_memory", "memory bandwidth and what fits"),
+    "memory": ("bc250studio.bench.recipes_memory", "memory bandwidth"),
+    "fit": ("bc250studio.bench.recipes_fit", "memory of training: the estimate against the measured peak"),
     "serve": ("bc250studio.bench.recipes_serve", "prompt and answer rates of the server"),
 }
 """Verb -> module with ``add(parser)`` and ``run(options) -> int``, and its line of help."""

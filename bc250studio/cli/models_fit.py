@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from bc250studio.cli.common import emit, table
@@ -27,7 +26,7 @@ def add(actions: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Estimate, compare, print."""
     from bc250studio.board import fit, presets
-    from bc250studio.models import memory, memory_training
+    from bc250studio.models import memory, memory_measured
     from bc250studio.profiles import Profile, load
 
     profile = load(args.profile).profile if args.profile else Profile()
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             rank=profile.adapter.rank if profile.adapter.kind == "lora" else 0,
         )
     ]
-    estimates.insert(0, memory_training.training(description, profile, presets.detect(args.root)))
+    estimates.insert(0, memory_measured.training(description, profile, presets.detect(args.root)))
     fits = [fit.judge(estimate, machine) for estimate in estimates]
     data = {
         "model": args.model,
@@ -69,31 +68,14 @@ def _served_type(quantisation: str) -> str:
 
 def _describe(name: str) -> tuple[Any, int | None]:
     """The model's numbers, and the size of its GGUF where it has one. ``random:SHAPE`` is a shape that ships."""
+    from bc250studio.bench.shapes import RANDOM, describe_shape
     from bc250studio.models.describe import describe
-    from bc250studio.models.find import ModelSource, find
+    from bc250studio.models.find import find
 
-    if name.startswith("random:"):
-        folder = _shape_folder(name.removeprefix("random:"))
-        return describe(ModelSource("folder", name, folder, None, None)), None
+    if name.startswith(RANDOM):
+        return describe_shape(name), None
     source = find(name)
     return describe(source), source.gguf.stat().st_size if source.gguf else None
-
-
-def _shape_folder(shape: str) -> Path:
-    """A shape that ships, as a folder with a config.json."""
-    import shutil
-
-    from bc250studio import paths
-    from bc250studio.errors import BadInput, nearest
-
-    shapes = paths.shipped("assets/shapes")
-    known = sorted(file.name.removesuffix(".config.json") for file in shapes.glob("*.config.json"))
-    if shape not in known:
-        hint = nearest(shape, known)
-        raise BadInput(f"There is no model shape {clean(shape, 80)!r}; these ship: {', '.join(known)}.{hint}")
-    folder = paths.private_dir(paths.cache_dir() / "shapes" / shape)
-    shutil.copyfile(shapes / f"{shape}.config.json", folder / "config.json")
-    return folder
 
 
 def _text(name: str, parameters: int, machine: Any, fits: list[Any]) -> str:

@@ -16,6 +16,9 @@ from bc250studio.models.memory import adapter_parameters
 from bc250studio.profiles import Profile
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+DRIVER = "driver"
+"""The part that torch's allocator does not see, so that no measured peak of torch's holds it."""
+
 _DRIVER_BYTES = int(0.45 * GIB)
 """Context, code objects and workspaces of a GPU runtime, outside torch's allocator."""
 
@@ -61,15 +64,20 @@ def kept_per_token(d: Description, plan: str, element: int, attention: str, rank
 
 def training(d: Description, profile: Profile, chip: Chip) -> Estimate:
     """Memory of a run of ``profile`` on ``chip``, with the settings that would take less, the mildest first."""
-    plan = profile.train.recompute
-    if plan == "auto":
-        plan = "none" if _on_cpu(profile, chip) else "light"
+    plan = plan_of(profile, chip)
     tokens = min(profile.train.tokens_per_pass, profile.train.tokens_per_step)
     chunk, rank = profile.train.loss_chunk, profile.adapter.rank
     parts = _parts(d, profile, chip, plan, tokens, chunk, rank)
     kind = "full" if profile.adapter.kind == "full" else "LoRA"
     words = f"{kind} training of {tokens:,} tokens a pass (recompute {plan})"
     return Estimate(words, parts, _alternatives(d, profile, chip, plan, tokens, chunk, rank))
+
+
+def plan_of(profile: Profile, chip: Chip) -> str:
+    """The recompute plan a run begins with; ``auto`` computes nothing again on a CPU, and ``light`` on a GPU."""
+    if profile.train.recompute != "auto":
+        return profile.train.recompute
+    return "none" if _on_cpu(profile, chip) else "light"
 
 
 def _on_cpu(profile: Profile, chip: Chip) -> bool:
@@ -123,7 +131,9 @@ def _parts(
     allocated = sum(parts.values()) - parts["weights"]
     if chip.apu or _on_cpu(profile, chip):
         parts["Python and torch"] = _PROCESS_BYTES
-    parts["allocator and driver"] = int(_SLACK * allocated) + (0 if _on_cpu(profile, chip) else _DRIVER_BYTES)
+    parts["allocator"] = int(_SLACK * allocated)
+    if not _on_cpu(profile, chip):
+        parts[DRIVER] = _DRIVER_BYTES
     return parts
 
 

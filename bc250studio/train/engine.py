@@ -273,8 +273,10 @@ class Trainer:
             on_device = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
             try:
                 return work()
-            except torch.OutOfMemoryError as error:
-                failed = str(error).splitlines()[0]
+            except (RuntimeError, MemoryError) as error:
+                if not recompute.ran_out(error):
+                    raise
+                failed = (str(error) or "the process may have no more").splitlines()[0]
             # Outside the handler: the exception's frames keep the failed pass's tensors alive.
             self._lighten(failed)
             torch.set_rng_state(random)

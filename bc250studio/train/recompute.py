@@ -30,6 +30,14 @@ class OutOfMemory(JobFailed):
         self.plan = plan
 
 
+def ran_out(error: BaseException) -> bool:
+    """Is this a failed allocation? On a GPU it has a type of its own, on the CPU a sentence (alloc_cpu.cpp)."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error)
+    return "DefaultCPUAllocator" in text or "bad_alloc" in text
+
+
 def has_budget(train: Any) -> bool:
     """Does the profile say how much memory may be used?"""
     return train.memory_budget_gib is not None or train.device_memory_fraction is not None
@@ -49,6 +57,12 @@ def cap(train: Any, device: torch.device) -> None:
         return
     _, total = torch.cuda.mem_get_info(device)
     torch.cuda.set_per_process_memory_fraction(min(budget_bytes(train, device) / total, 1.0), device)
+
+
+def uncap(device: torch.device) -> None:
+    """Take ``cap`` back: in a bench other sides share the process."""
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def apply(layers: Sequence[Any], plan: Sequence[str], dropout: bool) -> None:

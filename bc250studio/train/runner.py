@@ -29,7 +29,7 @@ from bc250studio.jobs import JobFolder, control
 from bc250studio.jobs.folder import read_json
 from bc250studio.models import describe, find, load
 from bc250studio.models.tokenizer import Tokenizer, load_tokenizer
-from bc250studio.train import checkpoints, recompute, start_check
+from bc250studio.train import checkpoints, memory_check, recompute, start_check
 from bc250studio.train.engine import Step, Trainer
 from bc250studio.train.guards import Guards
 from bc250studio.train.journal import Journal, memory_gib
@@ -109,12 +109,13 @@ class Run:
         )
         gate.before_start()
         journal.phase("training", f"Training {len(trainer.plan):,} steps.", step=trainer.done, steps=len(trainer.plan))
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        memory_check.reset_peak(self.device)
+        memory = memory_check.MemoryCheck(profile, source, trainer, self.job.event)
         guards = Guards(trainer, self.job.event, self._row_words, self._loss_of_row)
         for step in trainer.steps() if not self._patience_is_over() else ():
             journal.step(step, eval_loss=self.eval_loss, best_eval_loss=self.best.get("loss"), device=str(self.device))
             guards.after(step)
+            memory.after(step)
             self._between(step, gate)
             if self.stop or self._patience_is_over():
                 break

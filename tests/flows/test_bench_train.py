@@ -85,10 +85,31 @@ def test_full_rows_pass_sizes_and_the_plan(shape: str) -> None:
     assert all(side["claimed"] and side["ratios"]["plain"] > 0 for side in same_type)
 
 
+@pytest.mark.parametrize("against", ["plain", "reference", "post"])
+def test_every_weight_is_trained_as_plain_transformers_does(shape: str, lengths: str, against: str) -> None:
+    found = measured(
+        recipes_train, "--model", shape, "--lengths", lengths, "--tokens", "128", "--rows", "12", "--rounds", "1",
+        "--against", against, "--kind", "full", "--check-steps", "3", "--dtype", "fp32,bf16",
+    )  # fmt: skip
+    baseline = found["results"]["baselines"][0]
+    full, halves = found["results"]["variants"]
+    assert full["claimed"] and full["loss_difference"] < 1e-4
+    assert full["losses"]["held_out_before"] != full["losses"]["held_out_after"]
+    assert "transformers, padded by" in baseline["words"] and found["regime"]["adapter"].startswith("every weight")
+    # 16-bit weights lose small updates: the row shows both losses.
+    assert halves["changed"] == {"dtype": "bf16"} and halves["losses"]["held_out_after"] > 0
+    assert "dtype=bf16" in train_text(found)
+
+
+def test_a_type_that_does_not_exist_is_a_sentence(shape: str, lengths: str) -> None:
+    words = ["bench", "train", "--model", shape, "--lengths", lengths, "--dtype", "fp32,fp8"]
+    assert main(words) == 2
+
+
 def test_an_engine_that_computes_something_else_gets_no_claim(
     shape: str, lengths: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipes_ours, "LEARNING_RATE", 50 * recipes_ours.LEARNING_RATE)
+    monkeypatch.setattr(recipes_ours, "LEARNING_RATE", {"lora": 1e-2})
     found = measured(
         recipes_train, "--model", shape, "--lengths", lengths, "--tokens", "128", "--rows", "12", "--rounds", "1"
     )

@@ -34,6 +34,13 @@ class ServeSettings(_Table):
     """Path of llama-server; empty looks on PATH, then takes the wheel's."""
 
 
+class ModelSettings(_Table):
+    """[models]: where models lie."""
+
+    folders: list[str] = Field(default_factory=list)
+    """Further folders in which the app looks for models; the usual places are looked at anyway."""
+
+
 class KernelSettings(_Table):
     """[kernels]: tools for tuning."""
 
@@ -62,12 +69,12 @@ class Ui(_Table):
 
 
 class Notify(_Table):
-    """[notify]: how a finished, failed or hot run calls for you."""
+    """[notify]: how a run that ends, fails, stalls or runs hot calls for you."""
 
     bell: bool = True
     """Terminal bell."""
-    osc: bool = False
-    """Desktop notification through the terminal (OSC 9)."""
+    osc: bool | Literal["9", "777"] = False
+    """Desktop notification through the terminal: true or "9" for OSC 9, "777" for OSC 777 (foot, urxvt, VTE)."""
     command: str | None = None
     """Command run with the event as its last argument."""
     webhook: str | None = None
@@ -78,6 +85,7 @@ class Settings(_Table):
     """settings.toml as a whole."""
 
     runtime: Runtime = Field(default_factory=Runtime)
+    models: ModelSettings = Field(default_factory=ModelSettings)
     serve: ServeSettings = Field(default_factory=ServeSettings)
     kernels: KernelSettings = Field(default_factory=KernelSettings)
     convert: Convert = Field(default_factory=Convert)

@@ -11,22 +11,24 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import App, SystemCommand
+from textual import constants
+from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
 
 from bc250studio import settings
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder
-from bc250studio.ui import log, survival
+from bc250studio.ui import calls, log, survival
 from bc250studio.ui.numbers import duration, fixed, number
+from bc250studio.ui.terminal import TerminalApp
 from bc250studio.ui.watch import Observed, Snapshot, Watcher
 from bc250studio.ui.words import verdict_text
 
 FALLBACK_THEME = "textual-dark"
 
 
-class StudioApp(App[None]):
+class StudioApp(TerminalApp):
     """bc250studio in a terminal."""
 
     TITLE = "bc250studio"
@@ -76,8 +78,7 @@ class StudioApp(App[None]):
             self.post_message, interval_s, lost_terminal=survival.hung_up if _stdin_is_terminal() else None
         )
         self.peeking: JobFolder | None = None
-        self._title = ""
-        self._verdicts: dict[str, str] = {}
+        self._seen: dict[str, calls.Seen] = {}
 
     def on_mount(self) -> None:
         """Theme, keys, the first screen, and the watcher last."""
@@ -91,21 +92,23 @@ class StudioApp(App[None]):
         for sentence in self._complaints:
             self.notify(sentence, severity="warning", timeout=10, markup=False)
         if self._line_may_be_thin():
-            self.notify("Colours are limited here. On a slow line press b for fewer updates.", timeout=6)
+            self.notify(
+                "This terminal names no COLORTERM. On a slow line press b: fewer updates, 16 colours.", timeout=6
+            )
 
     def on_unmount(self) -> None:
         """Let the watcher go; it is a daemon and is not waited for."""
         self.watcher.stop()
+        self.restore_window_title()
 
     # What is seen
 
     def on_observed(self, message: Observed) -> None:
         """Keep the snapshot and hand it to the screen on top."""
-        from bc250studio.ui import calls
         from bc250studio.ui.screens.base import StudioScreen
 
         self.snapshot = message.snapshot
-        calls.on_change(self, self._verdicts, message.snapshot)
+        calls.on_change(self, self._seen, message.snapshot)
         if not self.screen_stack:
             return  # the last news of the watcher, while the app is closing
         if isinstance(self.screen, StudioScreen):
@@ -226,16 +229,21 @@ class StudioApp(App[None]):
         self.notify(clean(text, 500) + hint, severity="error", timeout=12, markup=False)
 
     def action_low_bandwidth(self) -> None:
-        """Toggle between full and thin."""
+        """Toggle between full and thin, for this and later times."""
         self.set_thin(not self.thin)
-        self.notify(
-            "One update every three seconds, 16 colours." if self.thin else "One update a second, full colours."
-        )
+        said = "One update every three seconds, 16 colours." if self.thin else "One update a second, full colours."
+        try:
+            settings.put("ui.low_bandwidth", "on" if self.thin else "off")
+        except (StudioError, OSError) as error:
+            self.complain(error)
+            said += " It is not remembered."
+        self.notify(said)
 
     def set_thin(self, thin: bool) -> None:
-        """Refresh rate and theme for the line we are on."""
+        """Refresh rate, animation and theme for the line we are on."""
         self.thin = thin
         self.watcher.interval_s = self._interval_s * (3.0 if thin else 1.0)
+        self.animation_level = "none" if thin else constants.TEXTUAL_ANIMATIONS
         if thin and not self.theme.startswith("ansi"):
             self.theme = "ansi-light" if self.current_theme and not self.current_theme.dark else "ansi-dark"
         elif not thin and self.theme.startswith("ansi"):
@@ -263,17 +271,8 @@ class StudioApp(App[None]):
             self.set_keymap(keymap)
 
     def _line_may_be_thin(self) -> bool:
-        return (
-            self.machine.ui.low_bandwidth == "auto" and "SSH_CONNECTION" in os.environ and "COLORTERM" not in os.environ
-        )
-
-    def set_window_title(self, text: str) -> None:
-        """Terminal title, sent only when it changes."""
-        driver = self._driver
-        if text != self._title and driver is not None and not self.is_headless:
-            self._title = text
-            driver.write(f"\x1b]0;{clean(text, 80)}\x07")
-            driver.flush()
+        """A terminal that does not say it has all colours is often at the end of a long line."""
+        return self.machine.ui.low_bandwidth == "auto" and "COLORTERM" not in os.environ and not self.is_web
 
 
 def _load_settings() -> tuple[settings.Settings, list[str]]:

@@ -1,12 +1,14 @@
-"""Calling for the user: terminal title, bell, OSC 9, a command or a webhook when a run ends or runs hot."""
+"""Calling for the user when a run ends, runs hot or stalls: bell, OSC 9 or 777, a command, a webhook; and the title."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bc250studio.errors import clean
 from bc250studio.jobs import FINISHED
 from bc250studio.ui.watch import JobRow, Snapshot
 from bc250studio.ui.words import verdict_text
@@ -17,14 +19,32 @@ if TYPE_CHECKING:
 ENDS = FINISHED | {"lost", "machine restarted", "stuck"}
 
 
-def on_change(app: StudioApp, known: dict[str, str], snapshot: Snapshot) -> None:
-    """Set the title; call when a run that was live has ended since the last look."""
+@dataclass(frozen=True)
+class Seen:
+    """What was known of a run at the last look."""
+
+    verdict: str
+    alarms: int
+
+
+def on_change(app: StudioApp, known: dict[str, Seen], snapshot: Snapshot) -> None:
+    """Set the title; call for what has happened since the last look. What was so when the app opened is only shown."""
     app.set_window_title(title(snapshot))
     for row in snapshot.jobs:
-        before, now = known.get(row.name), row.standing.verdict
+        before, now = known.get(row.name), Seen(row.standing.verdict, row.alarm.count)
         known[row.name] = now
-        if before == "live" and now in ENDS:
-            call(app, row)
+        if before is None or before == now:
+            continue
+        if now.alarms > before.alarms:
+            call(app, row.name, row.alarm.kind, f"{row.alarm.kind}: {row.alarm.text}")
+        if before.verdict in ("live", "stuck") and now.verdict != before.verdict and now.verdict in ENDS:
+            call(app, row.name, now.verdict, end_text(row))
+
+
+def end_text(row: JobRow) -> str:
+    """The verdict, and why when it is a bad one."""
+    error = clean(row.standing.state.get("error") or "", 200)
+    return verdict_text(row.standing) + (f": {error}" if error and row.standing.verdict == "failed" else "")
 
 
 def title(snapshot: Snapshot) -> str:
@@ -37,33 +57,35 @@ def title(snapshot: Snapshot) -> str:
     return f"{row.name}{share} {row.standing.phase}"
 
 
-def call(app: StudioApp, row: JobRow) -> None:
+def call(app: StudioApp, run: str, event: str, text: str) -> None:
     """As settings' [notify] says; a webhook or command that fails is only logged."""
     wanted = app.machine.notify
-    text = f"{row.name}: {verdict_text(row.standing)}"
-    good = row.standing.verdict == "done"
-    app.notify(text, severity="information" if good else "error", timeout=15, markup=False)
+    line = clean(f"{run}: {text}", 300).replace("\n", " ")
+    app.notify(line, severity="information" if event == "done" else "error", timeout=15, markup=False)
     if wanted.bell:
         app.bell()
-    if wanted.osc and app._driver is not None:
-        app._driver.write(f"\x1b]9;{text}\x07")
+    if wanted.osc:
+        app.notify_desktop(str(wanted.osc), line)
     if wanted.command or wanted.webhook:
-        event = {"run": row.name, "verdict": row.standing.verdict, "text": text}
-        threading.Thread(target=_outside, args=(wanted.command, wanted.webhook, event), daemon=True).start()
+        facts = {"run": run, "event": event, "verdict": event, "text": line}
+        threading.Thread(target=_outside, args=(wanted.command, wanted.webhook, facts), daemon=True).start()
 
 
-def _outside(command: str | None, webhook: str | None, event: dict[str, Any]) -> None:
+def _outside(command: str | None, webhook: str | None, facts: dict[str, Any]) -> None:
     from bc250studio.ui import log
 
     try:
         if command:
             subprocess.run(
-                [command, json.dumps(event)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                [command, json.dumps(facts)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, timeout=30, check=False,
             )  # fmt: skip
+    except Exception as error:
+        log.exception(error)
+    try:
         if webhook:
             import requests
 
-            requests.post(webhook, json=event, timeout=10)
+            requests.post(webhook, json=facts, timeout=10)
     except Exception as error:
         log.exception(error)

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from bc250studio import profiles
 from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder, Standing, standing
 from bc250studio.jobs.folder import SCHEMA, read_json
+from bc250studio.ui.alarms import Heat, heat_of
+from bc250studio.ui.lines import Lines
+from bc250studio.ui.readings import reading_text, trusted
 from bc250studio.ui.series import Curve, Series
+from bc250studio.ui.story import Story, Told
 
 STEP_CURVES = (
     "loss", "loss_ema", "lr", "grad_norm", "real_tokens_per_s", "all_positions_per_s", "labelled_tokens_per_s",
@@ -28,7 +29,9 @@ STEP_CURVES = (
 BOARD_CURVES = (
     "gpu_temp_c", "cpu_temp_c", "gpu_power_w", "gpu_clock_mhz", "gpu_memory_used_mib", "mem_available_mib", "fan_rpm",
 )  # fmt: skip
-EVENTS_KEPT = 400
+LONGEST_GAP_S = 10.0
+"""Between two board readings; a longer one says nothing about what was between."""
+__all__ = ["Follower", "RunView", "reading_text", "trusted"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,7 @@ class RunView:
     resolved: profiles.Resolved | None
     curves: Mapping[str, Curve] = field(default_factory=dict)
     latest: Mapping[str, Any] = field(default_factory=dict)
-    evaluations: tuple[tuple[float, float], ...] = ()
-    events: tuple[Mapping[str, Any], ...] = ()
+    told: Told = field(default_factory=Told)
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     readings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     board_t: float | None = None
@@ -49,7 +51,22 @@ class RunView:
     server: Mapping[str, Any] = field(default_factory=dict)
     heat_limits: tuple[tuple[str, float], ...] = ()
     mean_power_w: float | None = None
-    paused_s: float = 0.0
+    throttled_s: float = 0.0
+
+    @property
+    def events(self) -> tuple[Mapping[str, Any], ...]:
+        """The last events, oldest first."""
+        return self.told.events
+
+    @property
+    def evaluations(self) -> tuple[tuple[float, float], ...]:
+        """(step, held-out loss) in order."""
+        return self.told.evaluations
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds of rest so far, for heat, memory, or because somebody asked."""
+        return self.told.paused_s(self.t)
 
     @property
     def job(self) -> JobFolder:
@@ -78,101 +95,57 @@ class RunView:
         return min((loss for _, loss in self.evaluations), default=None)
 
 
-class _Lines:
-    """New whole lines of a growing file. Parses with pydantic's JSON reader: 100,000 steps in well under 1 s."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-        self._inode = -1
-
-    def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """New records, and whether the file began anew (replaced or cut) so that old ones are void."""
-        fresh = False
-        try:
-            with self.path.open("rb") as file:
-                stat = os.fstat(file.fileno())
-                if stat.st_ino != self._inode or stat.st_size < self._offset:
-                    fresh = self._inode != -1
-                    self._inode, self._offset = stat.st_ino, 0
-                if stat.st_size == self._offset:
-                    return [], fresh
-                file.seek(self._offset)
-                block = file.read()
-        except OSError:
-            return [], False
-        end = block.rfind(b"\n") + 1
-        self._offset += end
-        return _records(block[:end]), fresh
-
-
-def _records(block: bytes) -> list[dict[str, Any]]:
-    """All lines at once when all are sound, else line by line."""
-    try:
-        records = from_json(b"[" + block.strip().replace(b"\n", b",") + b"]")
-    except ValueError:
-        records = map(_record, block.splitlines())
-    return [record for record in records if isinstance(record, dict)]
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = from_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
 class Follower:
     """Follows one job folder; call :meth:`look` again and again."""
 
     def __init__(self, job: JobFolder) -> None:
         self.job = job
         self._resolved: profiles.Resolved | None = None
-        self._heat_limits: tuple[tuple[str, float], ...] = ()
+        self._heat: Heat | None = None
+        self._device: str | None = None
         self._stages: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._files = {name: _Lines(job.path / f"{name}.jsonl") for name in ("metrics", "board", "events")}
+        self._files = {name: Lines(job.path / f"{name}.jsonl") for name in ("metrics", "board", "events")}
         self._forget()
 
     def _forget(self) -> None:
         self._series = {name: Series() for name in (*STEP_CURVES, *BOARD_CURVES)}
         self._latest: dict[str, Any] = {}
-        self._evaluations: dict[float, float] = {}
-        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
+        self._story = Story()
         self._readings: dict[str, Any] = {}
         self._board_t: float | None = None
         self._board_start: float | None = None
         self._power = (0.0, 0)
-        self._paused_at: float | None = None
-        self._paused_s = 0.0
+        self._throttled_s = 0.0
 
     def look(self) -> RunView:
         """Read what is new and say how the job stands now."""
-        self._read_metrics()
-        self._read_board()
-        self._read_events()
         if self._resolved is None:
             try:
                 self._resolved = self.job.profile()
-                self._heat_limits = _heat_limits(self._resolved)
             except (StudioError, OSError, ValueError, KeyError):
                 self._resolved = None
+        now = standing(self.job)
+        device = str(now.state.get("device") or "")
+        if device != self._device:
+            self._device, self._heat = device, heat_of(self.job)
+        self._read_events()
+        self._read_metrics()
+        self._read_board()
         return RunView(
             t=time.time(),
-            standing=standing(self.job),
+            standing=now,
             resolved=self._resolved,
             curves={name: series.curve() for name, series in self._series.items()},
             latest=dict(self._latest),
-            evaluations=tuple(sorted(self._evaluations.items())),
-            events=tuple(self._events),
+            told=self._story.told(),
             stages=self._read_stages(),
             readings=self._readings,
             board_t=self._board_t,
             board_start=self._board_start,
             server=read_json(self.job.path / "server.json"),
-            heat_limits=self._heat_limits,
+            heat_limits=self._heat.lines if self._heat else (),
             mean_power_w=self._power[0] / self._power[1] if self._power[1] else None,
-            paused_s=self._paused_s + (max(0.0, time.time() - self._paused_at) if self._paused_at else 0.0),
+            throttled_s=self._throttled_s,
         )
 
     def _read_metrics(self) -> None:
@@ -185,6 +158,7 @@ class Follower:
             self._series[name].extend(steps, [record.get(name) for record in records])
         if records:
             self._latest = records[-1]
+            self._story.moved(self._latest.get("t"))
 
     def _read_board(self) -> None:
         records, _ = self._files["board"].read()
@@ -202,22 +176,25 @@ class Follower:
             self._series[name].extend(times, [trusted(record["readings"].get(name)) for record in sound])
         watts = [w for record in sound if (w := trusted(record["readings"].get("gpu_power_w"))) is not None]
         self._power = (self._power[0] + sum(watts), self._power[1] + len(watts))
+        self._throttled_s += self._seconds_throttled(sound)
         self._readings, self._board_t = sound[-1]["readings"], sound[-1]["t"]
 
+    def _seconds_throttled(self, records: list[dict[str, Any]]) -> float:
+        """Time at or above the throttle point, by the same reading that the gate goes by."""
+        heat, before, seconds = self._heat, self._board_t, 0.0
+        for record in records if heat else ():
+            value = trusted(record["readings"].get(heat.key))  # type: ignore[union-attr]
+            if value is not None and value >= heat.throttle_c and before is not None:  # type: ignore[union-attr]
+                seconds += min(max(record["t"] - before, 0.0), LONGEST_GAP_S)
+            before = record["t"]
+        return seconds
+
     def _read_events(self) -> None:
-        records, _ = self._files["events"].read()
+        records, fresh = self._files["events"].read()
+        if fresh:
+            self._story = Story()
         for record in records:
-            kind, t = record.get("event"), record.get("t")
-            self._events.append(record)
-            if kind == "evaluation":
-                step, loss = record.get("step"), record.get("loss")
-                if isinstance(step, (int, float)) and isinstance(loss, (int, float)):
-                    self._evaluations[float(step)] = float(loss)
-            elif kind == "paused" and isinstance(t, (int, float)):
-                self._paused_at = float(t)
-            elif kind == "resumed" and self._paused_at is not None and isinstance(t, (int, float)):
-                self._paused_s += max(0.0, t - self._paused_at)
-                self._paused_at = None
+            self._story.take(record)
 
     def _read_stages(self) -> dict[str, dict[str, Any]]:
         found: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -236,35 +213,3 @@ class Follower:
                 found[name] = known if known and known[0] == stamp else (stamp, read_json(Path(entry.path)))
         self._stages = found
         return {name: record for name, (_, record) in found.items()}
-
-
-def _heat_limits(resolved: profiles.Resolved) -> tuple[tuple[str, float], ...]:
-    """Throttle and pause temperature of this machine with this profile, as the trainer's own gate sees them."""
-    try:
-        from bc250studio.board import presets, thermal
-
-        found = thermal.limits(resolved.profile.thermal, presets.detect())
-    except Exception:  # without a board to look at there is no line to draw
-        return ()
-    return (("throttle", found.throttle_c), ("pause", found.pause_at_c))
-
-
-def trusted(reading: object) -> float | None:
-    """The value of a board reading when it may be believed."""
-    if isinstance(reading, dict) and reading.get("trust") == "good":
-        value = reading.get("value")
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-    return None
-
-
-def reading_text(readings: Mapping[str, Any], name: str) -> str:
-    """A board reading in words: the value, or ``n/a`` and why."""
-    reading = readings.get(name)
-    if not isinstance(reading, dict):
-        return "n/a (not read)"
-    value = trusted(reading)
-    unit = clean(reading.get("unit") or "", 8)
-    if value is not None:
-        return f"{value:,.0f} {unit}".strip()
-    return f"n/a ({clean(reading.get('why') or reading.get('trust') or 'no reading', 80)})"

@@ -16,7 +16,9 @@ import termios
 import threading
 from typing import Any
 
-LEAVE = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
+LEAVE = (
+    b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[23;0t\x1b[0m"
+)
 GRACE_S = 2.0
 TERMINATED = 128 + signal.SIGTERM
 

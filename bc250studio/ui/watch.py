@@ -11,7 +11,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,11 @@ from textual.message import Message
 
 from bc250studio import paths
 from bc250studio.jobs import FINISHED, JobFolder, Standing, standing
-from bc250studio.ui.follow import Follower, RunView, trusted
+from bc250studio.ui.alarms import Alarm, AlarmWatch, newest_readings, peak_temperature
+from bc250studio.ui.follow import Follower, RunView
+
+STALE_S = 10.0
+"""A guard's reading older than this says nothing about now."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class JobRow:
     train: Mapping[str, Any] = field(default_factory=dict)
     prove: Mapping[str, Any] = field(default_factory=dict)
     peak_temp_c: float | None = None
+    alarm: Alarm = field(default_factory=Alarm)
 
     @property
     def name(self) -> str:
@@ -83,6 +88,7 @@ class Watcher:
         self._overlay: Follower | None = None
         self._wanted: tuple[JobFolder | None, JobFolder | None] = (None, None)
         self._rows: dict[Path, tuple[tuple[int, ...], JobRow]] = {}
+        self._alarms: dict[Path, AlarmWatch] = {}
         self._sensors: Any = None
         self._sensors_error = ""
         self._idle_readings: tuple[dict[str, Any], float] = ({}, 0.0)
@@ -125,8 +131,7 @@ class Watcher:
         self._focus = _follower(self._focus, focus)
         self._overlay = _follower(self._overlay, overlay)
         run = self._focus.look() if self._focus else None
-        jobs = tuple(self._look_at_jobs())
-        readings, readings_t = self._readings(run, jobs)
+        jobs, readings, readings_t = self._with_board(run, tuple(self._look_at_jobs()))
         return Snapshot(
             t=time.time(),
             jobs=jobs,
@@ -156,19 +161,35 @@ class Watcher:
         self._rows = rows
         return sorted((row for _, row in rows.values()), key=_created, reverse=True)
 
-    def _readings(self, run: RunView | None, jobs: tuple[JobRow, ...]) -> tuple[Mapping[str, Any], float]:
-        """The guard's readings while a job has one; our own when the board is idle. Never both."""
-        if run is not None and run.standing.live and run.board_t and time.time() - run.board_t < 10:
-            return run.readings, run.board_t
-        if any(row.standing.live and (row.standing.job.path / "board.jsonl").exists() for row in jobs):
-            for row in jobs:
-                if row.standing.live:
-                    record = _last_record(row.standing.job.path / "board.jsonl")
-                    if isinstance(record.get("readings"), dict):
-                        return record["readings"], float(record.get("t") or 0.0)
-        if time.time() - self._idle_readings[1] >= 2.0:
-            self._idle_readings = (self._sample(), time.time())
-        return self._idle_readings
+    def _with_board(
+        self, run: RunView | None, jobs: tuple[JobRow, ...]
+    ) -> tuple[tuple[JobRow, ...], Mapping[str, Any], float]:
+        """Jobs with their alarms, and what the board says: a live job's guard, else ourselves. Never both."""
+        shown: tuple[Mapping[str, Any], float] | None = None
+        rows: list[JobRow] = []
+        self._alarms = {row.standing.job.path: self._watch_of(row) for row in jobs if row.standing.live}
+        for row in jobs:
+            watch = self._alarms.get(row.standing.job.path)
+            if watch is None:
+                rows.append(row)
+                continue
+            if run is not None and run.job.path == watch.job.path:
+                readings, t = run.readings, run.board_t or 0.0
+            else:
+                readings, t = newest_readings(watch.job)
+            fresh = time.time() - t < STALE_S
+            rows.append(replace(row, alarm=watch.look(readings if fresh else {})))
+            if fresh and shown is None:
+                shown = readings, t
+        if shown is None:
+            if time.time() - self._idle_readings[1] >= 2.0:
+                self._idle_readings = (self._sample(), time.time())
+            shown = self._idle_readings
+        return tuple(rows), *shown
+
+    def _watch_of(self, row: JobRow) -> AlarmWatch:
+        job = row.standing.job
+        return self._alarms.get(job.path) or AlarmWatch(job)
 
     def _sample(self) -> dict[str, Any]:
         try:
@@ -212,53 +233,13 @@ def _row(job: JobFolder, known: JobRow | None) -> JobRow:
     if known is not None:
         return JobRow(now, known.train, known.prove, known.peak_temp_c)
     train = job.stage("train")
-    peak = _peak_temp(job) if now.verdict in FINISHED else None
+    peak = peak_temperature(job.path) if now.verdict in FINISHED else None
     return JobRow(now, train, job.stage("prove"), peak)
-
-
-def _peak_temp(job: JobFolder) -> float | None:
-    """The highest trusted temperature of a finished run; the GPU's, else the CPU's."""
-    found: dict[str, float] = {}
-    try:
-        with (job.path / "board.jsonl").open("rb") as file:
-            from pydantic_core import from_json
-
-            for line in file:
-                try:
-                    readings = from_json(line).get("readings") or {}
-                except (ValueError, AttributeError):
-                    continue
-                for name in ("gpu_temp_c", "cpu_temp_c"):
-                    value = trusted(readings.get(name))
-                    if value is not None:
-                        found[name] = max(found.get(name, value), value)
-    except OSError:
-        return None
-    return found.get("gpu_temp_c", found.get("cpu_temp_c"))
 
 
 def _created(row: JobRow) -> tuple[float, str]:
     created = row.standing.state.get("created")
     return (float(created) if isinstance(created, (int, float)) else 0.0, row.name)
-
-
-def _last_record(path: Path) -> dict[str, Any]:
-    import json
-
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 16384))
-            lines = file.read().splitlines()
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            return record
-    return {}
 
 
 def _as_record(reading: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from bc250studio.ui.draft import shown
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import ago, duration, fixed, number, size
 from bc250studio.ui.screens.base import StudioScreen
-from bc250studio.ui.screens.training import events_text
+from bc250studio.ui.screens.training_words import events_text
 from bc250studio.ui.stage_words import NOTES
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
@@ -14,15 +13,13 @@ from bc250studio import pipeline
 from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder, control
 from bc250studio.ui.background import in_thread
-from bc250studio.ui.follow import RunView
-from bc250studio.ui.numbers import bar, duration, number
 from bc250studio.ui.screens.base import JobScreen
 from bc250studio.ui.screens.confirm import AskText, Confirm
+from bc250studio.ui.screens.training_words import events_text, held_up, progress, sample_line, summary
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets import panes
 from bc250studio.ui.widgets.chart import Chart
 from bc250studio.ui.widgets.line import Line
-from bc250studio.ui.words import verdict_text
 
 
 class TrainingScreen(JobScreen[None]):
@@ -38,6 +35,9 @@ class TrainingScreen(JobScreen[None]):
         Binding("c", "chat", "Chat", id="run.chat", tooltip="Chat with base and tuned model"),
         Binding("z", "zoom", "Zoom", id="run.zoom", tooltip="One chart over the whole screen; scrub, overlay"),
         Binding("i", "details", "Info", id="run.details", tooltip="Frozen profile, events, files, results"),
+        Binding(
+            "a", "answers", "Answers", show=False, id="run.answers", tooltip="Sample answers at evaluations, in full"
+        ),
         Binding("l", "log", "Log", show=False, id="run.log", tooltip="The run's own logs"),
         Binding("g", "note", "Note", show=False, id="run.note", tooltip="Write a note into the run's events"),
         Binding(
@@ -54,6 +54,8 @@ class TrainingScreen(JobScreen[None]):
     ]
     DEFAULT_CSS = """
     TrainingScreen #progress { height: 2; padding: 0 1; }
+    TrainingScreen #alert { height: auto; max-height: 3; padding: 0 1; display: none; }
+    TrainingScreen #sample { height: 1; padding: 0 1; display: none; text-wrap: nowrap; text-overflow: ellipsis; }
     TrainingScreen .row { height: 1fr; min-height: 4; }
     TrainingScreen .pane { width: 1fr; height: 1fr; padding: 0 1; }
     TrainingScreen .pane Line { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -74,6 +76,7 @@ class TrainingScreen(JobScreen[None]):
         """Two rows of two panes (three at 140 columns), events below."""
         plain = self.studio.machine.ui.ascii
         yield Line(id="progress")
+        yield Line(id="alert")
         with Horizontal(classes="row"):
             with Vertical(classes="pane"):
                 yield Line("loss", id="loss-text")
@@ -94,6 +97,7 @@ class TrainingScreen(JobScreen[None]):
             with Vertical(classes="pane only-huge"):
                 yield Line("memory", id="memory-text")
                 yield Chart(id="memory", empty="no step yet", ascii_only=plain)
+        yield Line(id="sample")
         yield Line(id="events")
 
     def show(self, snapshot: Snapshot) -> None:
@@ -102,17 +106,34 @@ class TrainingScreen(JobScreen[None]):
         if run is None:
             return
         plain = self.studio.machine.ui.ascii
-        self.query_one("#progress", Line).show(_progress(run, self.size.width, plain))
+        self.query_one("#progress", Line).show(progress(run, self.size.width, plain))
+        reason = held_up(run)
+        self._reveal("#alert", reason)
+        self._reveal("#sample", sample_line(run) if run.told.samples else None)
         total = panes.total_steps(run)
         for name, pane in panes.PANES.items():
             drawn = pane(run)
             self.query_one(f"#{name}-text", Line).show(drawn.numbers)
             by_step = total if name != "temp" else None
-            self.query_one(f"#{name}", Chart).show(drawn.traces, drawn.limits, by_step, empty=drawn.empty)
+            self.query_one(f"#{name}", Chart).show(
+                drawn.traces, drawn.limits, by_step, empty=drawn.empty, spans=drawn.spans
+            )
         self.query_one("#numbers-title", Line).show(panes.number_title(run))
-        self.query_one("#figures", Line).show(panes.figures(run))
+        self.query_one("#figures", Line).show(panes.figures(run, roomy=self.has_class("-high")))
         height = 10 if self.has_class("-high") else 4
         self.query_one("#events", Line).show(events_text(run, height))
+
+    def _reveal(self, selector: str, text: Content | None) -> None:
+        """A line that takes room only while it has something to say."""
+        line = self.query_one(selector, Line)
+        line.display = text is not None
+        if text is not None:
+            line.show(text)
+
+    def copied(self) -> str:
+        """Name, progress and figures."""
+        run = self.run
+        return summary(run) if run is not None else ""
 
     # Verbs
 
@@ -129,6 +150,8 @@ class TrainingScreen(JobScreen[None]):
                 return f"The run is not live; it is {run.standing.verdict}."
             if action != "stop" and run.state.get("stage") not in (None, "train"):
                 return f"The run is {run.standing.phase}; this works while it trains."
+        if action == "answers" and not run.told.samples:
+            return "There is no sample answer yet; one is made at every evaluation (train.eval_every)."
         if action == "chat" and not run.server:
             return "Nothing is served yet; press e to export and serve."
         if action == "go_on" and (live or run.standing.verdict == "done"):
@@ -227,6 +250,10 @@ class TrainingScreen(JobScreen[None]):
         """Chat."""
         self.studio.go("chat", self.job)
 
+    def action_answers(self) -> None:
+        """What the model said at each evaluation."""
+        self.studio.go("answers", self.job)
+
     def action_zoom(self) -> None:
         """One chart."""
         self.studio.go("zoom", self.job)
@@ -242,49 +269,6 @@ class TrainingScreen(JobScreen[None]):
             self.studio.go("log", logs[0])
         else:
             self.notify("This run has written no log yet.")
-
-
-def _progress(run: RunView, width: int, ascii_only: bool) -> Any:
-    state = run.state
-    verdict = run.standing.verdict
-    style = (
-        "bold $error" if verdict in ("failed", "stuck") else "bold $warning" if verdict == "lost" else "bold $primary"
-    )
-    head: list[Any] = [(verdict_text(run.standing), style)]
-    if run.state.get("error") and verdict != "live":
-        return Content.assemble(*head, "  ", (clean(run.state["error"], 200), ""))
-    steps, step = state.get("steps"), state.get("step")
-    if isinstance(steps, int) and isinstance(step, int) and steps > 0:
-        head.append(f"  step {step}/{steps}")
-        if state.get("epoch") is not None:
-            head.append(f" · epoch {number(state['epoch'])}")
-        if verdict == "live" and state.get("stage") in (None, "train"):
-            head.append(f" · ETA {duration(state.get('eta_s'))}")
-        if state.get("device"):
-            head.append(f" · {clean(state['device'], 30)}")
-        second = f"{bar(step / steps, max(10, width - 9), ascii_only)} {100 * step / steps:3.0f} %"
-    else:
-        second = ""
-    if verdict == "live" and state.get("stage") not in (None, "train"):
-        done, total = state.get("stage_done"), state.get("stage_total")
-        share = f" {100 * (done or 0) / total:.0f} %" if total else ""
-        second = f"{clean(state.get('stage') or '', 20)}: {clean(state.get('stage_text') or '', 100)}{share}"
-    elif verdict == "live" and not second:
-        second = clean(state.get("stage_text") or "", 120)
-    return Content.assemble(*head, "\n", second)
-
-
-def events_text(run: RunView, count: int) -> str:
-    """The last events, one a line, with their time of day."""
-    import time
-
-    lines = []
-    for event in run.events[-count:]:
-        t = event.get("t")
-        clock = time.strftime("%H:%M:%S", time.localtime(t)) if isinstance(t, (int, float)) else "        "
-        text = clean(event.get("text") or event.get("event") or "", 300).replace("\n", " ")
-        lines.append(f"{clock} {text}")
-    return "\n".join(lines)
 
 
 SCREEN = TrainingScreen

@@ -90,7 +90,7 @@ class ZoomScreen(JobScreen[None]):
         if self.cursor is not None:
             mark = points([(self.cursor, y) for y in _ladder(frame)])
             traces = (Trace(mark, "cursor", points=True), *traces)
-        chart.show(traces, pane.limits, frame=frame, empty=pane.empty)
+        chart.show(traces, pane.limits, frame=frame, empty=pane.empty, spans=pane.spans)
         under = f"   under it: {clean(self.under.name, 40)}" if self.under else ""
         self.query_one("#title", Line).show(Content.assemble(pane.numbers, (under, "dim")))
         self.query_one("#reading", Line).show(self._reading(name, run, earlier))

@@ -90,8 +90,9 @@ def draw(
     width: int,
     height: int,
     ascii_only: bool = False,
+    spans: Sequence[tuple[float, float]] = (),
 ) -> list[list[Cell]]:
-    """``height`` rows of ``width`` cells (character, role). Later traces lie on top."""
+    """``height`` rows of ``width`` cells (character, role). Later traces lie on top; ``spans`` mark the last row."""
     cells: list[list[Cell]] = [[(" ", "main")] * width for _ in range(height)]
     if width < 1 or height < 1:
         return cells
@@ -103,6 +104,10 @@ def draw(
             if len(label) < width // 2:
                 line = line[: width - len(label) - 1] + label + line[-1:]
             cells[row] = [(mark, "limit") for mark in line]
+    for begin, end in spans:
+        if begin <= frame.x1 and end >= frame.x0:
+            for column in range(_column(begin, frame, width), _column(end, frame, width) + 1):
+                cells[-1][column] = ("=" if ascii_only else "▄", "limit")
     for trace in traces:
         if trace.points:
             _draw_points(cells, trace, frame, width, height, ascii_only)

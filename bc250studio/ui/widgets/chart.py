@@ -40,6 +40,7 @@ class Chart(Widget):
         self._limits: tuple[Limit, ...] = ()
         self._total: float | None = None
         self._given: Frame | None = None
+        self._spans: tuple[tuple[float, float], ...] = ()
         self._x_text = lambda x: number(x)
         self._cells: list[list[Cell]] = []
 
@@ -50,12 +51,13 @@ class Chart(Widget):
         total: float | None = None,
         frame: Frame | None = None,
         empty: str | None = None,
+        spans: Sequence[tuple[float, float]] = (),
     ) -> None:
         """Draw these curves; ``total`` is where the x axis ends at most, ``frame`` fixes the part shown."""
-        shown = (tuple(traces), tuple(limits), total, frame, empty or self.empty)
-        if shown == (self._traces, self._limits, self._total, self._given, self.empty):
+        shown = (tuple(traces), tuple(limits), total, frame, empty or self.empty, tuple(spans))
+        if shown == (self._traces, self._limits, self._total, self._given, self.empty, self._spans):
             return
-        self._traces, self._limits, self._total, self._given, self.empty = shown
+        self._traces, self._limits, self._total, self._given, self.empty, self._spans = shown
         self._redraw()
 
     def on_resize(self) -> None:
@@ -90,7 +92,7 @@ class Chart(Widget):
         top, bottom = number(self.frame.y1), number(self.frame.y0)
         gutter = max(len(top), len(bottom)) + 1
         rows = height - 1 if self.axis and height > 3 else height
-        cells = draw(self._traces, self._limits, self.frame, max(1, width - gutter), rows, self.ascii_only)
+        cells = draw(self._traces, self._limits, self.frame, max(1, width - gutter), rows, self.ascii_only, self._spans)
         labels = [top if row == 0 else bottom if row == rows - 1 else "" for row in range(rows)]
         lines = [_text(label.rjust(gutter - 1) + " ") + row for label, row in zip(labels, cells, strict=True)]
         if rows < height:

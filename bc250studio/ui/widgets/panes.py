@@ -23,6 +23,7 @@ class Pane:
     traces: tuple[Trace, ...] = ()
     limits: tuple[Limit, ...] = ()
     empty: str = "no values yet"
+    spans: tuple[tuple[float, float], ...] = ()
 
 
 def _title(name: str, *parts: str) -> Content:
@@ -72,13 +73,22 @@ def temperature(run: RunView) -> Pane:
         now = trusted(run.readings.get(key))
         text = f"{now:.0f} °C" if now is not None else reading_text(run.readings, key)
         parts = [f"{name} {text}", f"peak {peak:.0f}", f"paused {duration(run.paused_s)}" if run.paused_s >= 1 else ""]
-        return Pane(_title("temperature", *parts), (Trace(curve, "mark"),), tuple(limits))
+        return Pane(_title("temperature", *parts), (Trace(curve, "mark"),), tuple(limits), spans=_pauses(run))
     why = "no board readings yet"
     if run.readings:
         why = "GPU " + reading_text(run.readings, "gpu_temp_c") + "; CPU " + reading_text(run.readings, "cpu_temp_c")
     elif not run.standing.live:
         why = "n/a: this run has no board readings"
     return Pane(_title("temperature", NA), empty=why)
+
+
+def _pauses(run: RunView) -> tuple[tuple[float, float], ...]:
+    """Pauses on the time axis of the board's curves."""
+    if run.board_start is None:
+        return ()
+    start = run.board_start
+    ends = ((p.start - start, (p.end if p.end is not None else run.t) - start) for p in run.told.pauses)
+    return tuple((begin, end) for begin, end in ends if end >= 0)
 
 
 def gradient(run: RunView) -> Pane:
@@ -119,31 +129,49 @@ def number_title(run: RunView) -> Content:
     return _title("board", f"stale, {duration(age)} old" if run.standing.live and age > 5 else "")
 
 
-def figures(run: RunView) -> Content:
-    """Power, memory, learning rate, gradient norm, skipped steps, kernels, one a line."""
+def figures(run: RunView, roomy: bool = False) -> Content:
+    """Memory, power, pauses, clock, fan, learning rate, skipped steps, kernels; seven lines unless roomy."""
     last, state = run.latest, run.state
-    budget = run.resolved.profile.train.memory_budget_gib if run.resolved else None
-    power = reading_text(run.readings, "gpu_power_w")
-    if run.mean_power_w is not None:
-        power += f", mean {run.mean_power_w:.0f} W"
-    memory_text = f"{number(last.get('memory_gib'))} GiB" + (f" of {budget:g}" if budget else "")
-    free = trusted(run.readings.get("mem_available_mib"))
-    if free is not None:
-        memory_text += f", {free / 1024:.1f} GiB free"
     clock, fan = reading_text(run.readings, "gpu_clock_mhz"), reading_text(run.readings, "fan_rpm")
-    rows = [
-        ("memory", memory_text),
-        ("power", power),
-        ("clock", clock),
-        ("fan", fan),
-        ("learning", f"rate {number(last.get('lr'))}, gradient {number(last.get('grad_norm'))}"),
-        ("steps", f"{number(last.get('step_s'))} s each, {int(finite(state.get('skipped')) or 0)} skipped"),
-        ("kernels", str(state.get("kernels") or "n/a")),
+    skipped = int(finite(state.get("skipped")) or 0)
+    rows: list[tuple[str, str, str]] = [
+        ("memory", _memory_text(run), ""),
+        ("power", _power_text(run), ""),
+        ("heat", _heat_text(run), ""),
+        ("rates", f"learning {number(last.get('lr'))}, gradient {number(last.get('grad_norm'))}", ""),
+        ("steps", f"{number(last.get('step_s'))} s each, {skipped} skipped", "bold $warning" if skipped else ""),
+        ("kernels", str(state.get("kernels") or "n/a"), ""),
     ]
+    if roomy:
+        labelled = f"{number(last.get('labelled_tokens_per_s'))} tokens/s are learnt from"
+        rows[3:3] = [("clock", clock, ""), ("fan", fan, ""), ("labelled", labelled, "")]
+    else:
+        both = clock if clock == fan else f"{clock}, {fan}"
+        rows[3:3] = [("board", both, "")]
     parts: list[object] = []
-    for name, text in rows:
-        parts += [(f"{name:<9}", "dim"), f"{text}\n"]
+    for name, text, style in rows:
+        parts += [(f"{name:<9}", "dim"), (f"{text}\n", style)]
     return Content.assemble(*parts)  # type: ignore[arg-type]
+
+
+def _memory_text(run: RunView) -> str:
+    """The trainer's peak against its budget, and what the machine has left."""
+    budget = run.resolved.profile.train.memory_budget_gib if run.resolved else None
+    text = f"{number(run.latest.get('memory_gib'))} GiB" + (f" of {budget:g}" if budget else "")
+    free = trusted(run.readings.get("mem_available_mib"))
+    return text + (f", {free / 1024:.1f} GiB free" if free is not None else "")
+
+
+def _power_text(run: RunView) -> str:
+    text = reading_text(run.readings, "gpu_power_w")
+    return text + (f", mean {run.mean_power_w:.0f} W" if run.mean_power_w is not None else "")
+
+
+def _heat_text(run: RunView) -> str:
+    """Rests and time at the throttle point."""
+    count = len(run.told.pauses)
+    rests = f"{count} pause{'s' if count > 1 else ''}, {duration(run.paused_s)}" if count else "no pause"
+    return rests + (f", throttled {duration(run.throttled_s)}" if run.throttled_s >= 1 else ", not throttled")
 
 
 def _no_step(run: RunView) -> str:

@@ -100,62 +100,6 @@ def summary(run: RunView) -> str:
     where = f"step {number(state.get('step'))} of {number(state.get('steps'))}, epoch {number(state.get('epoch'))}"
     losses = f"loss {number(last.get('loss'), 4)}, smoothed {number(last.get('loss_ema'), 4)}"
     real, positions = number(last.get("real_tokens_per_s")), number(last.get("all_positions_per_s"))
-    lines = []
-    for event in run.events[-count:]:
-        t = event.get("t")
-        clock = time.strftime("%H:%M:%S", time.localtime(t)) if isinstance(t, (int, float)) else "        "
-        text = clean(event.get("text") or event.get("event") or "", 300).replace("\n", " ")
-        lines.append(f"{clock} {text}")
-    return "\n".join(lines)
-
-
-def held_up(run: RunView) -> Content | None:
-    """What keeps a live run from going on, and why; None when nothing does. A stall is the loudest."""
-    if not run.standing.live:
-        return None
-    told = run.told
-    if told.stall is not None:
-        since = time.strftime("%H:%M", time.localtime(told.stall.since))
-        head = f" STALLED {duration(run.t - told.stall.since)}, since {since} "
-        return Content.assemble((head, "bold reverse $error"), f" {told.stall.text}")
-    if told.pause is not None:
-        kind, style = {
-            "heat": ("TOO HOT, RESTING", "$error"), "memory": ("OUT OF MEMORY, WAITING", "$error"),
-        }.get(told.pause.reason, ("PAUSED", "$warning"))  # fmt: skip
-        text = told.pause.text or "Paused."
-        if told.pause.reason == "asked":
-            text += " p goes on."
-        return Content.assemble((f" {kind} {duration(run.t - told.pause.start)} ", f"bold reverse {style}"), f" {text}")
-    if told.blind:
-        return Content.assemble((" HEAT LIMITS BLIND ", "bold reverse $warning"), f" {told.blind}")
-    return None
-
-
-def sample_line(run: RunView) -> Content:
-    """The newest sample answer in a line; the whole of it is one key away."""
-    if not run.told.samples:
-        return Content("")
-    last = run.told.samples[-1]
-    return Content.assemble(
-        (f"step {last.step} ", "bold"),
-        _flat(last.prompt),
-        (" → ", "bold"),
-        (_flat(last.answer) or "(nothing)", "$accent"),
-    )
-
-
-def _flat(text: str) -> str:
-    return " ".join(clean(text, 400).split())
-
-
-def summary(run: RunView) -> str:
-    """The run as a few lines of plain text, for the clipboard."""
-    last, state = run.latest, run.state
-    where = f"step {number(state.get('step'))} of {number(state.get('steps'))}, epoch {number(state.get('epoch'))}"
-    losses = f"loss {number(last.get('loss'), 4)}, smoothed {number(last.get('loss_ema'), 4)}"
-    rates = (
-        f"{number(last.get('real_tokens_per_s'))} real tokens/s of {number(last.get('all_positions_per_s'))} positions"
-    )
     lines = [
         f"{run.job.name}: {verdict_text(run.standing)}",
         f"{where}, time left {duration(state.get('eta_s'))}",

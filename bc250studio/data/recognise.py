@@ -57,7 +57,8 @@ class Recognition:
     """What a file is.
 
     ``columns`` maps our slots to the file's column names. ``candidates`` are (format, share of the sample) with the
-    best first. ``question`` is set when a person should choose; ``options`` are then the choices, default first.
+    best first. ``question`` is set when a person should choose; ``options`` are then the choices, default first, and
+    ``asks`` is what they are for: ``format``, or the slot of ``columns``.
     ``unused`` are columns most rows have and nobody reads.
     """
 
@@ -66,6 +67,7 @@ class Recognition:
     candidates: list[tuple[str, float]]
     question: str | None = None
     options: list[str] = field(default_factory=list)
+    asks: str = ""
     kto: bool = False
     unused: list[str] = field(default_factory=list)
 
@@ -134,9 +136,9 @@ def _choose(ranked: list[tuple[str, float]], names: Counter[str]) -> Recognition
     strong = _without_shadows(strong, names)
     chosen = strong[0] if strong else next(n for n, s in ranked if s == best)
     columns = _columns_for(chosen, names)
-    question, options = None, []
+    question, options, asks = None, [], ""
     if len(strong) > 1:
-        options = strong
+        options, asks = strong, "format"
         question = (
             f"The rows could be read as {_or(strong)}: choose with data.format (--format {strong[0]});"
             f" the default would be {strong[0]}."
@@ -146,13 +148,13 @@ def _choose(ranked: list[tuple[str, float]], names: Counter[str]) -> Recognition
             found = [n for n in _SYNONYMS[slot] if n in _lowered(names) and n not in _taken(columns, slot)]
             if len(found) > 1 and slot not in ("messages",):
                 real = [_lowered(names)[n] for n in found]
-                options = real
+                options, asks = real, slot
                 question = (
                     f"Several columns could be the {slot} ({', '.join(clean(r, 40) for r in real)}): choose with"
                     f" data.columns (--columns {slot}={clean(real[0], 40)}); the default would be {clean(real[0], 40)}."
                 )
                 break
-    return Recognition(chosen, columns, ranked, question, options)
+    return Recognition(chosen, columns, ranked, question, options, asks)
 
 
 def _taken(columns: dict[str, str], slot: str) -> set[str]:

@@ -72,7 +72,7 @@ def known() -> list[str]:
 def cached() -> dict[str, Path]:
     """Hub id -> newest snapshot folder of the models in huggingface_hub's cache that have a config."""
     found: dict[str, Path] = {}
-    root = _hub_cache()
+    root = hub_cache()
     if not root.is_dir():
         return found
     for repository in sorted(root.glob("models--*")):
@@ -83,7 +83,8 @@ def cached() -> dict[str, Path]:
     return found
 
 
-def _hub_cache() -> Path:
+def hub_cache() -> Path:
+    """huggingface_hub's own cache folder, as its variables place it."""
     explicit = os.environ.get("HF_HUB_CACHE")
     home = os.environ.get("HF_HOME", "~/.cache/huggingface")
     return Path(explicit or f"{home}/hub").expanduser()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bc250studio import paths, pipeline, profiles
-from bc250studio.errors import StudioError, clean
+from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder, Lock, all_jobs, live, spawn, standing
 
 COOL_START_C = 55.0
@@ -35,6 +35,42 @@ def add(resolved: profiles.Resolved, stages: Sequence[str] = pipeline.STAGES) ->
     file = folder() / f"{time.time_ns():020d}--{resolved.name}.toml"
     paths.write_atomic(file, f"{_STAGES}{','.join(stages)}\n{profiles.dump(resolved)}")
     return file
+
+
+def name_of(entry: Path) -> str:
+    """The profile's name of an entry."""
+    return entry.stem.partition("--")[2]
+
+
+def move(entry: Path, by: int) -> Path:
+    """Let ``entry`` run earlier (negative) or later by so many places; the entry's new file. One rename.
+
+    Raises:
+        BadInput: it does not wait any more.
+    """
+    entries = waiting()
+    if entry not in entries:
+        raise BadInput(f"{name_of(entry)} does not wait any more: it was started or removed.")
+    place = min(max(entries.index(entry) + by, 0), len(entries) - 1)
+    others = [other for other in entries if other != entry]
+    after = _stamp(others[place - 1]) if place else _stamp(others[0]) - 2 * 10**9 if others else 0
+    before = _stamp(others[place]) if place < len(others) else max(time.time_ns(), after + 2)
+    moved = entry.with_name(f"{(after + before) // 2:020d}--{name_of(entry)}.toml")
+    try:
+        entry.rename(moved)
+    except FileNotFoundError as error:
+        raise BadInput(f"{name_of(entry)} does not wait any more: it was started just now.") from error
+    return moved
+
+
+def remove(entry: Path) -> None:
+    """Take an entry out; one that has been started meanwhile is no error."""
+    entry.unlink(missing_ok=True)
+
+
+def _stamp(entry: Path) -> int:
+    first = entry.stem.partition("--")[0]
+    return int(first) if first.isdigit() else 0
 
 
 def stages_of(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ The screens of "New fine-tune" all write into one draft, so going back never los
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -27,17 +28,20 @@ class Draft:
     where: str
     folder: Path | None = None
     changes: dict[str, Any] = field(default_factory=dict)
+    typed: dict[str, str] = field(default_factory=dict)
+    """What stands in a field but does not fit; kept so that going back and forth loses nothing."""
+    _known: tuple[str, profiles.Resolved] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
-    def from_profile(cls, reference: str) -> Draft:
-        """Start from a shipped or saved profile.
+    def from_profile(cls, reference: str, name: str = "") -> Draft:
+        """Start from a shipped or saved profile, or a profile's file, perhaps under another name.
 
         Raises:
             BadInput: there is none, or it is not valid.
         """
         file = profiles.locate(reference)
         profiles.load(reference)
-        return cls(file.stem, file.read_text("utf-8"), str(file), file.parent)
+        return cls(name or file.stem, file.read_text("utf-8"), str(file), file.parent)
 
     @classmethod
     def from_run(cls, job: JobFolder) -> Draft:
@@ -56,7 +60,10 @@ class Draft:
         Raises:
             BadInput: a value does not fit; the sentence names it.
         """
-        return profiles.from_text(self.text, self.where, self.name, self.changes, self.folder)
+        key = f"{self.name}\0{self.changes!r}"
+        if self._known is None or self._known[0] != key:
+            self._known = (key, profiles.from_text(self.text, self.where, self.name, self.changes, self.folder))
+        return self._known[1]
 
     def value(self, key: str) -> Any:
         """The value of ``section.key`` as it stands."""
@@ -83,7 +90,7 @@ class Draft:
         if text == shown(self.value(key)):
             return
         if not text:
-            self.put(key, None if _optional(key) else _default(key))
+            self.put(key, None if _optional(key) else default_of(key))
             return
         try:
             value: Any = tomllib.loads(f"value = {text}")["value"]
@@ -118,6 +125,39 @@ class Draft:
                     found[f"{section}.{key}"] = (getattr(mine, key), origin)
         return found
 
+    # Unfinished drafts outlive the app, a cut line and a reboot
+
+    def keep(self) -> None:
+        """Remember it as the unfinished draft; one that changed nothing is not worth it."""
+        if self.changes:
+            folder = str(self.folder) if self.folder else None
+            table = {
+                "name": self.name,
+                "text": self.text,
+                "where": self.where,
+                "folder": folder,
+                "changes": self.changes,
+            }
+            paths.private_dir(paths.state_dir())
+            paths.write_atomic(_kept(), json.dumps(table))
+
+    @classmethod
+    def kept(cls) -> Draft | None:
+        """The unfinished draft, if there is a readable one."""
+        try:
+            table = json.loads(_kept().read_text("utf-8"))
+            folder = Path(table["folder"]) if table["folder"] else None
+            draft = cls(str(table["name"]), str(table["text"]), str(table["where"]), folder, dict(table["changes"]))
+            draft.resolved()
+        except (OSError, ValueError, KeyError, TypeError, BadInput):
+            return None
+        return draft
+
+    @staticmethod
+    def forget() -> None:
+        """It was started, queued, saved, or given up."""
+        _kept().unlink(missing_ok=True)
+
     def save(self, name: str, replace: bool = False) -> Path:
         """Write it as one of the user's profiles.
 
@@ -134,6 +174,10 @@ class Draft:
         paths.write_atomic(file, profiles.dump(profiles.Resolved(name, resolved.profile, resolved.origins)))
         self.name = name
         return file
+
+
+def _kept() -> Path:
+    return paths.state_dir() / "draft.json"
 
 
 def shown(value: Any) -> str:
@@ -164,6 +208,7 @@ def _takes_text(key: str) -> bool:
     return "str" in _annotation(key) and "int" not in _annotation(key)
 
 
-def _default(key: str) -> Any:
+def default_of(key: str) -> Any:
+    """What ``section.key`` is when nobody says anything."""
     section, _, name = key.partition(".")
     return sections()[section].model_fields[name].get_default(call_default_factory=True)

@@ -130,9 +130,10 @@ def _scenes(live: JobFolder, done: JobFolder) -> list[Scene]:
     return [
         ("home", None, ()),
         ("model", None, ("n", *model)),
-        ("dataset", None, ("n", *model, "f4", "f5", _said("#said-check", "tokens"), "f8", _said("#preview", "⟦"))),
+        ("dataset", None, ("n", *model, "f4", "f5", _said("#said-check", "tokens"))),
+        ("preview", None, ("n", *model, "f4", "f8", _said("#preview-text", "⟦"))),
         ("recipe", None, ("m",)),
-        ("review", None, ("r", _said("#found", "rows"))),
+        ("review", None, ("r", _said("#found", "time"))),
         ("training", live, ()),
         ("chart", live, ("z", *["left"] * 12)),
         ("steps", done, ("i", "e")),

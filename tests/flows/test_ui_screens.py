@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
-from bc250studio import paths, pipeline, profiles
-from bc250studio.errors import JobFailed
+from bc250studio import paths, pipeline
 from bc250studio.jobs import JobFolder
 from bc250studio.ui.app import StudioApp
 from bc250studio.ui.widgets.chart import Chart
@@ -56,18 +52,6 @@ def text(pilot: Pilot, selector: str) -> str:
 
 def said(pilot: Pilot) -> str:
     return " ".join(str(note.message) for note in pilot.app._notifications)
-
-
-async def test_home_shows_the_live_run_first_then_profiles_and_runs(home):
-    recording.write_run("demo", step=72)
-    recording.write_run("old", step=150, phase="done", age_s=9000, stages=recording.done_stages())
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "step 72/150" in text(pilot, "#live"))
-        assert "ETA 10 min" in text(pilot, "#live")
-        runs, known = pilot.app.screen.query_one("#runs", Rows), pilot.app.screen.query_one("#profiles", Rows)
-        assert [cells[1] for cells in runs._rows.values()] == ["▶ training (rec)", "✓ done (rec)"]
-        assert runs._rows[list(runs._rows)[1]][2] == "1.402"
-        assert "demo" in known._rows and "live" in known._rows["demo"][3]
 
 
 async def test_a_run_opens_with_its_figures_and_says_it_is_a_recording(home):
@@ -152,85 +136,6 @@ async def test_q_leaves_and_says_that_the_run_goes_on(home, monkeypatch):
     assert f"{job.name} goes on" in left[0] and "bc250studio attach" in left[0]
 
 
-async def test_new_fine_tune_from_model_to_start(home, monkeypatch):
-    launched = {}
-
-    def launch(resolved: profiles.Resolved, stages, title="", kind="train") -> JobFolder:
-        launched.update(resolved=resolved, stages=tuple(stages))
-        return recording.write_run("new", step=1)
-
-    monkeypatch.setattr(pipeline, "launch", launch)
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, on(pilot, "HomeScreen"))
-        await pilot.press("n")
-        await until(pilot, lambda: "135 M parameters" in text(pilot, "#about"), "the demo model is described")
-        await pilot.press("f4")
-        await until(pilot, on(pilot, "DatasetScreen"))
-        await pilot.press("f4")
-        await until(pilot, on(pilot, "RecipeScreen"))
-        await pilot.press("tab", *["backspace"] * 2, "8", "enter")
-        assert "Times every row is seen" in text(pilot, "#said")
-        await pilot.press("f3")
-        await until(pilot, on(pilot, "DatasetScreen"))
-        await pilot.press("f4")
-        await until(pilot, on(pilot, "RecipeScreen"))
-        assert pilot.app.screen.query_one("#field-adapter-rank", Input).value == "8"
-        await pilot.press("f4")
-        await until(pilot, on(pilot, "ReviewScreen"))
-        await until(pilot, lambda: "135 M parameters" in text(pilot, "#found") and "export" in text(pilot, "#found"))
-        assert "adapter.rank" in text(pilot, "#changed") and "this draft" in text(pilot, "#changed")
-        await pilot.press("s")
-        await until(pilot, on(pilot, "TrainingScreen"))
-    assert launched["resolved"].profile.adapter.rank == 8 and launched["stages"] == pipeline.STAGES
-
-
-async def test_a_draft_is_saved_as_a_profile(home):
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, on(pilot, "HomeScreen"))
-        await until(pilot, lambda: pilot.app.screen.query_one("#profiles", Rows)._rows)
-        await pilot.press("m")
-        await until(pilot, on(pilot, "RecipeScreen"))
-        await pilot.press("f6")
-        await until(pilot, on(pilot, "AskText"))
-        await pilot.press("end", "-", "2", "enter")
-        await until(pilot, lambda: (paths.user_profiles_dir() / "demo-2.toml").exists())
-    assert profiles.load("demo-2").profile.train == profiles.load("demo").profile.train
-
-
-async def test_a_value_that_does_not_fit_keeps_us_on_the_recipe(home):
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: pilot.app.screen.query_one("#profiles", Rows)._rows)
-        await pilot.press("m")
-        await until(pilot, on(pilot, "RecipeScreen"))
-        await pilot.press("tab", "x", "f4")
-        await until(pilot, lambda: "adapter.rank" in said(pilot))
-        assert screen_name(pilot) == "RecipeScreen"
-
-
-async def test_an_unknown_model_keeps_us_on_the_model(home):
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, on(pilot, "HomeScreen"))
-        await pilot.press("n")
-        await until(pilot, on(pilot, "ModelScreen"))
-        await pilot.press("x", "y", "f4")
-        await until(pilot, lambda: "No model" in said(pilot))
-        assert screen_name(pilot) == "ModelScreen"
-
-
-async def test_what_cannot_start_is_a_sentence(home, monkeypatch):
-    def launch(*_: object, **__: object) -> JobFolder:
-        raise JobFailed("demo ended before it began.")
-
-    monkeypatch.setattr(pipeline, "launch", launch)
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: pilot.app.screen.query_one("#profiles", Rows)._rows)
-        await pilot.press("r")
-        await until(pilot, on(pilot, "ReviewScreen"))
-        await pilot.press("s")
-        await until(pilot, lambda: "ended before it began" in said(pilot))
-        assert screen_name(pilot) == "ReviewScreen"
-
-
 async def test_steps_show_results_and_begin_what_is_missing(home, monkeypatch):
     asked = []
     monkeypatch.setattr(pipeline, "go_on", lambda job, stages=(): asked.append((job.name, tuple(stages))))
@@ -288,37 +193,6 @@ async def test_zoom_scrubs_scales_and_overlays(home):
         await until(pilot, lambda: "earlier run" in text(pilot, "#reading"))
         await pilot.press("z")
         await until(pilot, lambda: "tokens/s" in text(pilot, "#title"))
-
-
-async def test_runs_filter_compare_delete(home):
-    recording.write_run("alpha", step=150, phase="done", age_s=9000, stages=recording.done_stages())
-    other = recording.write_run("beta", step=40, phase="stopped", age_s=3000)
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, on(pilot, "HomeScreen"))
-        await pilot.press("slash")
-        await until(pilot, lambda: len(pilot.app.screen.query_one("#runs", Rows)._rows) == 2)
-        await pilot.press("space", "down", "space", "x")
-        await until(pilot, lambda: "the profiles are equal" in text(pilot, "#table"))
-        assert "start temperature" in text(pilot, "#table")
-        await pilot.press("escape")
-        await until(pilot, on(pilot, "RunsScreen"))
-        await pilot.press("slash", *"stopped", "enter")
-        await until(pilot, lambda: list(pilot.app.screen.query_one("#runs", Rows)._rows) == [other.name])
-        await pilot.press("d")
-        await until(pilot, on(pilot, "Confirm"))
-        await pilot.press("y")
-        await until(pilot, lambda: not other.path.exists())
-
-
-async def test_details_turn_pages(home):
-    job = recording.write_run("demo", step=150, phase="done", stages=recording.done_stages(), profile="demo")
-    async with app(job=job).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "done" in text(pilot, "#progress"))
-        await pilot.press("i")
-        await until(pilot, lambda: "evaluation loss 3.214 before, 1.402 after" in text(pilot, "#text"))
-        for words in ("* tokens_per_step", "Checkpoint at step 50", "metrics.jsonl"):
-            await pilot.press("tab")
-            await until(pilot, lambda words=words: words in text(pilot, "#text"))
 
 
 async def test_system_and_log_and_kernels_open(home, monkeypatch):
@@ -428,46 +302,6 @@ async def test_peek_stops_serves_chats_and_goes_on(home, monkeypatch):
         await pilot.press("f3")
         await until(pilot, lambda: len(steps) == 2)
     assert steps[1] == ("train", "export") and not (job.path / "server.json").exists()
-
-
-async def test_the_hub_is_searched_and_a_row_taken(home, monkeypatch):
-    asked = {}
-
-    class Hub(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.update(urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query))
-            body = json.dumps(
-                [
-                    {"id": "Qwen/Qwen3-0.6B", "safetensors": {"total": 751_632_384}, "gated": False,
-                     "cardData": {"license": "apache-2.0"}, "downloads": 9_000_000},
-                    {"id": "meta/gated\u001b[2J", "gated": "manual"},
-                    "noise",
-                ]
-            ).encode()  # fmt: skip
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=hub.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
-    async with app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, on(pilot, "HomeScreen"))
-        await pilot.press("n")
-        await until(pilot, lambda: "135 M parameters" in text(pilot, "#about"))
-        await pilot.press("ctrl+u", *"qwen3", "f7")
-        rows = pilot.app.screen.query_one("#known", Rows)
-        await until(pilot, lambda: "Qwen/Qwen3-0.6B" in rows._rows)
-        assert rows._rows["Qwen/Qwen3-0.6B"][1] == "752 M parameters · apache-2.0 · 9.0 M downloads"
-        assert "gated" in rows._rows["meta/gated"][1] and asked["search"] == ["qwen3"]
-        await until(pilot, lambda: rows.has_focus)
-        await pilot.press("down", "up")
-        await until(pilot, lambda: pilot.app.screen.query_one("#base", Input).value == "Qwen/Qwen3-0.6B")
-    hub.shutdown()
-    hub.server_close()
 
 
 async def test_a_run_of_a_newer_version_is_only_looked_at(home):

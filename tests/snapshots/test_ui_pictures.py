@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import DirectoryTree, Input
+from textual.widgets import Input
 
-from bc250studio import telemetry
+from bc250studio import profiles, telemetry
 from bc250studio.jobs import JobFolder
+from bc250studio.pipeline import queue
 from bc250studio.settings import Settings, Ui
 from bc250studio.ui import log
 from bc250studio.ui.app import StudioApp
+from bc250studio.ui.local_models import LocalModel
 from bc250studio.ui.screens import dataset, kernels, model, review_words, system
 from bc250studio.ui.watch import Watcher
 from tests import recording
@@ -38,11 +40,29 @@ def still_world(home, monkeypatch):
         monkeypatch.setattr(module, "twin", twin)
     monkeypatch.setattr("bc250studio.ui.screens.review.twin", twin)
     monkeypatch.setattr(model, "describe_text", lambda base: f"{base}  135 M parameters (as the test says)")
-    monkeypatch.setattr(model, "_known", lambda snapshot: [("demo:smollm2-135m", "ships as a package")])
-    monkeypatch.setattr(dataset, "_known", lambda snapshot: [("assets:demo.jsonl", "ships with bc250studio")])
-    monkeypatch.setattr(review_words, "LOOKS", {"heat": review_words.thermal})
+    monkeypatch.setattr(model, "_named", lambda snapshot, folders: MODELS[:1])
+    monkeypatch.setattr(model, "_on_disk", lambda snapshot, folders: MODELS[1:])
+    monkeypatch.setattr(
+        dataset, "_known", lambda snapshot: [("assets:demo.jsonl", "43.0 KiB", "comes with bc250studio")]
+    )
+    looks = {"memory": lambda resolved: review_words.memory_text(*FITS), "heat": review_words.thermal}
+    monkeypatch.setattr(review_words, "LOOKS", looks)
     monkeypatch.setattr(telemetry.time, "time", lambda: NOW)
     monkeypatch.setattr(log, "file", lambda: Path("/nowhere/app.log"))
+
+
+MODELS = [
+    LocalModel("demo:smollm2-135m", "comes as a package", 105_454_432, 134_515_008, "llama"),
+    LocalModel("Qwen/Qwen3-0.6B", "hub cache", 1_503_300_328, 751_632_384, "qwen3"),
+    LocalModel("openbmb/MiniCPM5-2B", "profile minicpm5-2b-lora", problem="not on this machine"),
+    LocalModel("/models/deep/in/the/tree/llama-3.2-1b-instruct", "/models", 2_471_645_608, 1_235_814_400, "llama"),
+]  # fmt: skip
+FITS = (
+    {"verdict": "fits", "why": "LoRA training of 512 tokens a pass (recompute none) takes about 7.2 GiB of 14.0",
+     "parts": {"weights": 5 * 2**30, "adapter and AdamW": 150 * 2**20, "activations": 2**30}},
+    {"verdict": "tight", "why": "serving q4_k_m with 4,096 tokens of context takes about 13.5 GiB of 14", "parts": {}},
+    ("llama-server",),
+)  # fmt: skip
 
 
 async def twin(*words: str, timeout_s: float = 0.0) -> Any:
@@ -58,11 +78,9 @@ async def twin(*words: str, timeout_s: float = 0.0) -> Any:
         },
         "kernels": {"use": "auto", "library": None, "chip": "gfx1013", "runner": {"torch": "2.11", "hip": "7.0"},
                     "libraries": [{"name": "night", "proof": "passed", "shapes": 42}], "running": []},
-        "models": {"fits": [{"verdict": "fits", "why": "training takes about 7.2 GiB of 14.0", "knob": "",
-                             "parts": {"weights": 5 * 2**30, "activations": 2**30}}], "others": ["llama-server"]},
         "data": {
             "format": "messages", "files": 1, "max_length": 256, "columns": {"messages": "messages"},
-            "rows": {"total": 180, "used": 178, "cut": 3, "dropped": 2}, "reasons": {"empty answer": 2},
+            "rows": {"total": 180, "used": 175, "cut": 3, "dropped": 2}, "reasons": {"empty answer": 2},
             "dropped_rows": [{"where": "line 7", "reason": "empty answer", "detail": ""}], "notes": ["one duplicate"],
             "tokens": {
                 "all": 14308, "labelled": 6416, "labelled_percent": 44.8, "shortest": 59, "longest": 105, "p50": 79,
@@ -70,16 +88,18 @@ async def twin(*words: str, timeout_s: float = 0.0) -> Any:
             "histogram": [{"count": c} for c in (0, 6, 38, 72, 36, 21, 7)],
             "packing": {"fill_percent": 87.3, "padded_fill_percent": 84.5, "passes": 8, "tokens_per_epoch": 14308},
             "time": {"seconds_per_epoch": 58, "from_run": "demo"},
+            "split": {"train": 160, "evaluation": 18},
         },
     }  # fmt: skip
     if words[:2] == ("data", "preview"):
         asked, learnt = "user: What is it?\nassistant: ", "A board."
         segments = [{"text": asked, "learnt": False}, {"text": learnt, "learnt": True}]
-        return [{"where": "line 1", "tokens": 9, "segments": segments}]
+        row = {"where": "line 1", "verdict": "used", "tokens": 9, "full_tokens": 9, "labelled": 3, "segments": segments}
+        return [row, {**row, "where": "line 2"}]
     return answers[words[0]]
 
 
-def runs() -> tuple[JobFolder, JobFolder]:
+def runs(live: bool = True) -> tuple[JobFolder | None, JobFolder]:
     """A live run and a finished one."""
     done = recording.write_run(
         "demo",
@@ -90,13 +110,24 @@ def runs() -> tuple[JobFolder, JobFolder]:
         name="demo-yesterday",
         finished=NOW - 7600,
     )
-    return recording.write_run("demo", step=72, name="demo-tonight"), done
+    return recording.write_run("demo", step=72, name="demo-tonight") if live else None, done
+
+
+def waiting() -> None:
+    """Two profiles wait; nothing is live."""
+    for name, ago in (("minicpm5-2b-lora", 4000), ("demo", 90)):
+        entry = queue.add(profiles.from_text("", "test", name))
+        os.utime(entry, (NOW - ago, NOW - ago))
 
 
 SCENES: dict[str, tuple[str, tuple[str, ...]]] = {
     "home": ("", ()),
+    "morning": ("ended", ()),
     "model": ("", ("n",)),
-    "dataset": ("", ("n", "f4", "f5", "f8")),
+    "dataset": ("", ("n", "f4")),
+    "check": ("", ("n", "f4", "f5")),
+    "preview": ("", ("n", "f4", "f8")),
+    "columns": ("", ("n", "f4", "f9")),
     "recipe": ("", ("m",)),
     "review": ("", ("r",)),
     "training": ("live", ()),
@@ -118,8 +149,10 @@ SCENES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def scene(name: str, machine: Settings | None = None) -> tuple[StudioApp, Any]:
     """The app before the scene, and what to press."""
-    live, done = runs()
     which, keys = SCENES[name]
+    live, done = runs(live=which != "ended")
+    if which == "ended":
+        waiting()
     app = StudioApp(interval_s=0.05, job={"live": live, "done": done}.get(which), machine=machine or Settings())
 
     async def act(pilot: Any) -> None:
@@ -148,8 +181,8 @@ async def quiet(pilot: Any) -> None:
         pilot.app.watcher.hurry()
         await pilot.pause(0.05)
         seen += pilot.app.snapshot is not before
-    ours = [worker for worker in pilot.app.workers if not isinstance(worker.node, DirectoryTree)]
-    if ours:  # an empty list would mean all, and a file browser never ends
+    ours = [worker for worker in pilot.app.workers if worker.group != "ask"]
+    if ours:  # an empty list would mean all, and a question waits for its answer
         await pilot.app.workers.wait_for_complete(ours)
     await pilot.pause(0.45)  # a typed model is described 0.3 s after the last letter
 
@@ -160,7 +193,7 @@ def test_80x24(snap_compare, name):
     assert snap_compare(app, terminal_size=(80, 24), run_before=act)
 
 
-@pytest.mark.parametrize("name", ["home", "training", "steps"])
+@pytest.mark.parametrize("name", ["home", "training", "steps", "check", "review"])
 def test_120x40(snap_compare, name):
     app, act = scene(name)
     assert snap_compare(app, terminal_size=(120, 40), run_before=act)
@@ -172,7 +205,7 @@ def test_sixteen_colours(snap_compare, name):
     assert snap_compare(app, terminal_size=(80, 24), run_before=act)
 
 
-@pytest.mark.parametrize("name", ["home", "training", "steps"])
+@pytest.mark.parametrize("name", ["home", "training", "steps", "preview", "compare"])
 def test_no_colour(snap_compare, name, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app, act = scene(name)

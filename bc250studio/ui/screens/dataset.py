@@ -2,196 +2,311 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, DirectoryTree, Input
+from textual.widgets import DataTable, Input
 
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.ui.background import in_thread, twin
+from bc250studio.ui.dataset_look import Look, is_remote, quick
+from bc250studio.ui.dataset_look import known as _known
 from bc250studio.ui.draft import Draft
-from bc250studio.ui.screens.confirm import AskText
-from bc250studio.ui.screens.dataset_words import check_text, preview_text
+from bc250studio.ui.screens.choose import Choose
+from bc250studio.ui.screens.columns import Columns
+from bc250studio.ui.screens.dataset_words import check_text, look_text
 from bc250studio.ui.screens.wizard import WizardScreen
 from bc250studio.ui.watch import Snapshot
+from bc250studio.ui.widgets.files import Files
 from bc250studio.ui.widgets.line import Line
+from bc250studio.ui.widgets.preview import Preview
 from bc250studio.ui.widgets.rows import Rows
 
-SUFFIXES = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt", ".md", ".gz", ".zst"}
-
-
-class DataTree(DirectoryTree):
-    """Folders and files that could be data."""
-
-    def filter_paths(self, paths: Iterable[Path]) -> Iterable[Path]:
-        """No hidden files, no other kinds."""
-        return [p for p in paths if not p.name.startswith(".") and (p.is_dir() or p.suffix.lower() in SUFFIXES)]
+VIEWS = ("known", "tree", "verdict", "preview")
+SETTLE_S = 0.3
 
 
 class DatasetScreen(WizardScreen):
-    """Field, recent files or a file browser, and the check's verdict with the mask shown."""
+    """Field, then one of: known datasets, file browser, every row's verdict, rows as the model sees them."""
 
     step = "dataset"
+    narrow_footer = True
     BINDINGS = [
-        Binding(
-            "f5",
-            "check",
-            "Check rows",
-            id="dataset.check",
-            tooltip="Every row's verdict, with the model's own template",
-        ),
-        Binding("f7", "browse", "Browse", id="dataset.browse", tooltip="File browser, or the list of known files"),
-        Binding(
-            "f8",
-            "preview",
-            "Preview",
-            id="dataset.preview",
-            tooltip="The next rows as the model sees them; what is learnt stands out",
-        ),
+        Binding("f5", "check", "Check", id="dataset.check", tooltip="Verdict of every row"),
+        Binding("f7", "browse", "Browse", id="dataset.browse", tooltip="File browser, or the list of known datasets"),
+        Binding("f8", "preview", "Preview", id="dataset.preview", tooltip="Rows as the model sees them, with the mask"),
         Binding("f9", "columns", "Columns", id="dataset.columns", tooltip="Say by hand which column is which"),
-        Binding("down", "list", "List", show=False, id="dataset.list"),
-    ]
+        Binding("down", "list", "List", show=False, id="dataset.list", tooltip="From the field into what is below"),
+    ]  # fmt: skip
     DEFAULT_CSS = """
-    DatasetScreen #choice { height: 8; }
-    DatasetScreen Rows { height: 1fr; }
-    DatasetScreen DataTree { display: none; height: 1fr; background: transparent; }
-    DatasetScreen.-browsing Rows { display: none; }
-    DatasetScreen.-browsing DataTree { display: block; }
-    DatasetScreen #verdict { height: 1fr; padding: 0 1; border-top: solid $panel; }
+    DatasetScreen #about { height: auto; max-height: 3; padding: 0 1; }
+    DatasetScreen .view { display: none; height: 1fr; }
+    DatasetScreen #verdict { padding: 0 1; }
     DatasetScreen #verdict Line { height: auto; }
+    DatasetScreen.-known #known, DatasetScreen.-tree #tree { display: block; }
+    DatasetScreen.-verdict #verdict, DatasetScreen.-preview #preview { display: block; }
     """
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self._from_row = 0
+        self._settling: asyncio.Task[None] | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Field, choice, verdict."""
+        """Field, what was found by a look, views."""
         yield Line(self.way(), id="way")
         yield Line("Dataset: a file, a folder, hub:owner/name, or assets:demo.jsonl", classes="note")
         yield Input(str(self.draft.value("data.path")), id="path", compact=True)
-        with Widget(id="choice"):
-            yield Rows("dataset", "where", id="known")
-            yield DataTree(Path.home(), id="tree")
-        with VerticalScroll(id="verdict", can_focus=True):
+        yield Line(id="about")
+        yield Rows(
+            "dataset",
+            "size",
+            "where from",
+            id="known",
+            elastic=("where from", "dataset"),
+            right=("size",),
+            classes="view",
+        )
+        files = Files(id="tree")
+        files.add_class("view")
+        yield files
+        with VerticalScroll(id="verdict", can_focus=True, classes="view"):
             yield Line("F5 checks every row: format, lengths, what is learnt, duplicates.", id="said-check")
-            yield Line(id="preview")
+        preview = Preview(self.studio.machine.ui.ascii, id="preview")
+        preview.add_class("view")
+        yield preview
 
     async def on_mount(self) -> None:  # type: ignore[override]
-        """The known files are gathered in a thread."""
+        """The known datasets are gathered in a thread."""
+        self._see("known")
         self.query_one("#path", Input).focus()
         found = await in_thread(_known, self.studio.snapshot)
-        self.query_one("#known", Rows).show([(name, (clean(name, 60), where)) for name, where in found])
+        self.query_one("#known", Rows).show([(path, (clean(path), size, where)) for path, size, where in found])
+
+    def _see(self, view: str) -> None:
+        for name in VIEWS:
+            self.set_class(name == view, f"-{name}")
+
+    @property
+    def view(self) -> str:
+        """The name of what is shown below the field."""
+        return next(name for name in VIEWS if self.has_class(f"-{name}"))
 
     def take(self) -> None:
         """The typed path."""
         self.draft.put("data.path", self.query_one("#path", Input).value.strip() or "assets:demo.jsonl")
 
+    # Choosing
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Look at what is typed, once the typing pauses."""
+        if event.input.id == "path":
+            if self._settling is not None:
+                self._settling.cancel()
+            self._settling = asyncio.create_task(self._look_soon())
+
+    async def _look_soon(self) -> None:
+        await asyncio.sleep(SETTLE_S)
+        try:
+            self.take()
+            path = str(self.draft.value("data.path"))
+            self._about("Fetched from the hub by the check (F5) or the run." if is_remote(path) else await self._look())
+        except (StudioError, OSError) as error:
+            self._about(error)
+
+    async def _look(self) -> Content:
+        return look_text(await in_thread(quick, self.draft.resolved().profile))
+
+    def _about(self, said: object) -> None:
+        line = self.query_one_optional("#about", Line)
+        if line is not None:
+            line.show(Content.styled(clean(said, 400), "bold $error") if isinstance(said, Exception) else said)
+
     def on_input_submitted(self, _: Input.Submitted) -> None:
         """Enter goes on."""
         self.action_next()
 
-    def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """The row under the cursor is the choice."""
         table = self.query_one("#known", Rows)
-        if table.has_focus and table.chosen:
+        if event.data_table is table and table.has_focus and table.chosen:
             self.query_one("#path", Input).value = table.chosen
 
-    def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter takes the row and goes on."""
-        self.action_next()
+        if event.data_table.id == "known":
+            self.action_next()
 
-    def on_directory_tree_file_selected(self, event: DirectoryTree.FileSelected) -> None:
-        """A file of the browser."""
+    def on_files_picked(self, event: Files.Picked) -> None:
+        """A file of the browser: under the cursor it is looked at, enter takes it."""
         self.query_one("#path", Input).value = str(event.path)
-        self.query_one("#path", Input).focus()
+        if event.final:
+            self.query_one("#path", Input).focus()
+
+    def on_files_moved(self, event: Files.Moved) -> None:
+        """Say where the browser is."""
+        self._about(event.said)
 
     def action_list(self) -> None:
-        """From the field into the list or the browser."""
-        self.query_one("#tree" if self.has_class("-browsing") else "#known").focus()
+        """From the field into what is below."""
+        self.query_one(f"#{self.view}").focus()
 
-    def action_browse(self) -> None:
-        """Switch between list and browser."""
-        self.toggle_class("-browsing")
+    async def action_browse(self) -> None:
+        """The browser, from the typed path's folder; again: the list of known datasets."""
+        if self.view == "tree":
+            self._see("known")
+        else:
+            self._see("tree")
+            typed = Path(self.query_one("#path", Input).value.strip() or ".").expanduser()
+            here = typed if typed.is_dir() else typed.parent
+            start = here if typed.is_absolute() and here.is_dir() else Path.cwd()
+            await self.query_one("#tree", Files).open(start, typed.name)
         self.action_list()
 
+    # Questions about the data
+
     def action_columns(self) -> None:
-        """``ours=theirs, ...`` with our names prompt, completion, system, messages, text, tools."""
-        known = self.draft.value("data.columns")
+        """Which column is which."""
+        self.run_worker(self._columns(), group="ask", exclusive=True, exit_on_error=False)
 
-        def written(text: str | None) -> None:
-            if text is None:
-                return
-            pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    async def _columns(self) -> None:
+        from bc250studio.ui import dataset_look
+
+        try:
+            self.take()
+            profile = self.draft.resolved().profile
+            columns = await in_thread(dataset_look.columns, profile.data.path)
+        except (StudioError, OSError) as error:
+            self._about(error)
+            return
+        try:
+            found = (await in_thread(quick, profile)).recognition.columns
+        except (StudioError, OSError):
+            found = {}  # that is why the user says it by hand
+        chosen = await self.app.push_screen_wait(Columns(columns, found, profile.data))
+        if chosen is not None:
             try:
-                self.draft.put("data.columns", {ours.strip(): theirs.strip() for ours, _, theirs in pairs})
-            except BadInput as error:
-                self.complain(error)
+                for key, value in chosen.items():
+                    if value != self.draft.value(key):
+                        self.draft.put(key, value)
+                self._about(await self._look())
+            except (StudioError, OSError) as error:
+                self._about(error)
             else:
-                self.run_worker(self._check(), group="check", exclusive=True, exit_on_error=False)
+                self.action_check()
 
-        self.app.push_screen(
-            AskText(
-                "Columns: ours=theirs, ...",
-                ", ".join(f"{ours}={theirs}" for ours, theirs in known.items()),
-                "Our names: prompt, completion, system, messages, text, tools. Empty looks by itself.",
-            ),
-            written,
-        )
+    async def _settle(self) -> Look | None:
+        """Look, and ask what is ambiguous with the default marked; None when it stays open.
 
-    async def action_check(self) -> None:
+        Raises:
+            BadInput: there is nothing to learn from.
+        """
+        while True:
+            found = await in_thread(quick, self.draft.resolved().profile)
+            asked = found.recognition
+            if not asked.question:
+                return found
+            about = "How are the rows to be read?" if asked.asks == "format" else f"Which column is the {asked.asks}?"
+            answers = [(o, clean(o, 60) + ("  (default)" if i == 0 else "")) for i, o in enumerate(asked.options)]
+            chosen = await self.app.push_screen_wait(Choose(about, answers, _examples(found)))
+            if chosen is None:
+                self._about(BadInput(asked.question))
+                return None
+            if asked.asks == "format":
+                self.draft.put("data.format", chosen)
+            else:
+                self.draft.put("data.columns", {**self.draft.value("data.columns"), asked.asks: chosen})
+
+    def action_check(self) -> None:
         """In a child process: reading and tokenising may take a while."""
         self.run_worker(self._check(), group="check", exclusive=True, exit_on_error=False)
 
     async def _check(self) -> None:
         said = self.query_one("#said-check", Line)
         try:
-            self.take()
+            if not await self._ready():
+                return
+            self._see("verdict")
             said.show("Checking every row ...")
             said.show(check_text(await twin("data", "check", *self._what())))
-        except StudioError as error:
-            said.show(Content.styled(clean(error, 500), "bold $error"))
+            self.query_one("#verdict").focus()
+        except (StudioError, OSError) as error:
+            said.show("")
+            self._about(error)
 
     def action_preview(self) -> None:
-        """A few rows more each time."""
+        """The first rows; again: the next one."""
+        if self.view == "preview" and self.query_one("#preview", Preview).turn(1):
+            return
         self.run_worker(self._preview(), group="preview", exclusive=True, exit_on_error=False)
 
     async def _preview(self) -> None:
-        shown = self.query_one("#preview", Line)
+        preview = self.query_one("#preview", Preview)
         try:
-            self.take()
-            rows = await twin("data", "preview", *self._what(), "--row", str(self._from_row + 1), "--count", "3")
-            shown.show(preview_text(rows))
-            self._from_row = self._from_row + 3 if rows else 0
-        except StudioError as error:
-            self._from_row = 0
-            shown.show(Content.styled(clean(error, 500), "bold $error"))
+            if not await self._ready():
+                return
+            self._see("preview")
+            preview.wait()
+            preview.put(await twin("data", "preview", *self._what(), "--count", "50"))
+            preview.focus()
+        except (StudioError, OSError) as error:
+            self._see("known")
+            self._about(error)
+
+    async def _ready(self) -> bool:
+        """Taken and settled; a dataset of the hub is only fetched by the twin."""
+        self.take()
+        if is_remote(str(self.draft.value("data.path"))):
+            return True
+        found = await self._settle()
+        if found is not None:
+            self._about(look_text(found))
+        return found is not None
 
     def _what(self) -> list[str]:
         return ["--profile", str(self.draft.file())]
+
+    # On
+
+    def action_next(self) -> None:
+        """On to the recipe only with rows that can be learnt."""
+        self.run_worker(self._next(), group="next", exclusive=True, exit_on_error=False)
+
+    async def _next(self) -> None:
+        try:
+            if not await self._ready():
+                return
+            if not is_remote(str(self.draft.value("data.path"))):
+                found = await in_thread(quick, self.draft.resolved().profile)
+                if found.refusal and not await self._accept_chosen(found.refusal):
+                    return
+        except (StudioError, OSError) as error:
+            self._about(error)
+            self.complain(error)
+            return
+        super().action_next()
+
+    async def _accept_chosen(self, refusal: str) -> bool:
+        """A preference file: learn its good answers alone, or stay."""
+        answers = [("stay", "choose another dataset  (default)"), ("use", "learn the good answers alone")]
+        if await self.app.push_screen_wait(Choose("This is a preference file", answers, refusal)) != "use":
+            self._about(BadInput(refusal))
+            return False
+        self.draft.put("data.use_chosen", True)
+        return True
 
     def show(self, snapshot: Snapshot) -> None:
         """Nothing here moves by itself."""
 
 
-def _known(snapshot: Snapshot) -> list[tuple[str, str]]:
-    from bc250studio import profiles
-
-    found: dict[str, str] = {"assets:demo.jsonl": "ships with bc250studio"}
-    sources: list[tuple[Any, str]] = [(profiles.load(name), f"profile {name}") for name in profiles.available()]
-    for row in snapshot.jobs[:30]:
-        try:
-            sources.append((row.standing.job.profile(), "an earlier run"))
-        except StudioError:
-            continue
-    for resolved, where in sources:
-        found.setdefault(resolved.profile.data.path, where)
-    return list(found.items())
+def _examples(found: Look) -> str:
+    """The options with what stands in them."""
+    lines = [f"{clean(o, 24)}: {found.columns[o]}" for o in found.recognition.options if found.columns.get(o)]
+    return "\n".join(line[:64] for line in lines[:8])
 
 
 SCREEN = DatasetScreen

@@ -1,67 +1,85 @@
-"""Home: the live run first, then profiles with their last result, then runs."""
+"""Home: the live run or the morning page first, then the queue, profiles with their last result, runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from textual.binding import Binding
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from bc250studio import profiles
+from bc250studio import pipeline, profiles
 from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder
+from bc250studio.pipeline import queue
+from bc250studio.ui import morning
+from bc250studio.ui.background import in_thread
 from bc250studio.ui.draft import Draft
-from bc250studio.ui.numbers import NA, age, ago, bar, duration, fixed, number
-from bc250studio.ui.screens.base import StudioScreen
-from bc250studio.ui.stage_words import table
+from bc250studio.ui.screens.choose import Choose
+from bc250studio.ui.screens.home_queue import QUEUE_KEYS, QueueOnHome
+from bc250studio.ui.screens.home_words import (
+    RUN_COLUMNS,
+    RUN_ELASTIC,
+    RUN_NUMBERS,
+    live_text,
+    profile_cells,
+    run_cells,
+)
 from bc250studio.ui.watch import JobRow, Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.rows import Rows
-from bc250studio.ui.words import GLYPHS, short_base, verdict_text
 
 
-class HomeScreen(StudioScreen[None]):
-    """Tab moves between profiles and runs."""
+class HomeScreen(QueueOnHome):
+    """Tab moves between the queue, profiles and runs."""
 
     place = "Home"
-    changes_things = frozenset({"new", "repeat", "modify", "export", "delete"})
+    narrow_footer = True
+    changes_things = frozenset({"new", "repeat", "again", "modify", "export", "queue", *QUEUE_KEYS})
     BINDINGS = [
         Binding("n", "new", "New", id="home.new", tooltip="New fine-tune: model, dataset, recipe, review"),
-        Binding(
-            "r", "repeat", "Repeat", id="home.repeat", tooltip="Run the profile (or the run's profile) again as it is"
-        ),
-        Binding("m", "modify", "Modify", id="home.modify", tooltip="Clone the profile under the cursor and edit it"),
+        Binding("r", "repeat", "Repeat", id="home.repeat", tooltip="The profile (or the run's own) again"),
+        Binding("R", "again", "Repeat now", show=False, id="home.again", tooltip="The same, without the review"),
+        Binding("m", "modify", "Modify", id="home.modify", tooltip="Clone what is under the cursor and edit it"),
+        Binding("w", "queue", "Queue", id="home.queue", tooltip="Let it wait its turn behind what runs now"),
         Binding("e", "export", "Export", id="home.export", tooltip="Export and serve the best checkpoint of the run"),
         Binding("c", "chat", "Chat", id="home.chat", tooltip="Chat with the run under the cursor, base and tuned"),
+        Binding("v", "report", "Report", id="home.report", tooltip="What the run came to, on one page"),
         Binding("slash", "runs", "Runs", id="home.runs", tooltip="All runs: filter, compare, delete"),
-        Binding("v", "report", "Report", show=False, id="home.report", tooltip="What the run came to, on one page"),
-    ]
+    ]  # fmt: skip
     DEFAULT_CSS = """
-    HomeScreen #live { height: auto; max-height: 3; padding: 0 1; }
+    HomeScreen #live { height: auto; max-height: 5; padding: 0 1; }
+    HomeScreen #waiting { display: none; height: auto; max-height: 7; }
+    HomeScreen.-waits #waiting { display: block; }
+    HomeScreen #queue { height: auto; max-height: 5; }
     HomeScreen #tables { height: 1fr; layout: vertical; }
     HomeScreen .half { height: 1fr; }
-    HomeScreen Rows { height: 1fr; }
+    HomeScreen .half Rows { height: 1fr; }
     HomeScreen.-huge #tables { layout: horizontal; }
     HomeScreen.-huge .half { width: 1fr; }
     """
 
     def body(self) -> Iterable[Widget]:
-        """Live line, two tables."""
+        """Live line or morning page, queue, two tables."""
         yield Line(id="live")
+        with Widget(id="waiting"):
+            yield Line(id="queue-head", classes="head")
+            yield Rows("place", "waiting profile", "since", id="queue", elastic=("waiting profile",), right=("place",))
         with Widget(id="tables"):
             with Widget(classes="half"):
                 yield Line("Profiles", classes="head")
-                yield Rows("profile", "model", "data", "last result", id="profiles")
+                yield Rows(
+                    "profile", "model", "data", "last result", id="profiles", elastic=("data", "model", "profile")
+                )
             with Widget(classes="half"):
-                yield Line("Runs", classes="head")
-                yield Rows("run", "verdict", "loss", "best", "tok/s", "peak", "age", id="runs")
+                yield Line("Runs", classes="head", id="runs-head")
+                yield Rows(*RUN_COLUMNS, id="runs", elastic=RUN_ELASTIC, right=RUN_NUMBERS)
 
     def on_mount(self) -> None:
         """Profiles are few small files; they are read when the screen is shown."""
         self._profiles: dict[str, profiles.Resolved] = {}
+        self._last: dict[str, JobRow] = {}
+        self._seen = morning.seen_until()
         self._read_profiles()
 
     def on_screen_resume(self) -> None:
@@ -85,24 +103,34 @@ class HomeScreen(StudioScreen[None]):
 
     def show(self, snapshot: Snapshot) -> None:
         """Fill the tables."""
-        self.query_one("#live", Line).show(_live(snapshot, self.studio.machine.ui.ascii))
-        last = {}
-        for row in reversed(snapshot.jobs):
-            last[str(row.standing.state.get("profile") or "")] = row
-        self.query_one("#profiles", Rows).show(
-            [(name, _profile_cells(name, resolved, last.get(name))) for name, resolved in self._profiles.items()]
+        runs = [row for row in snapshot.jobs if row.standing.state.get("kind") != "queue"]
+        live = next((row for row in runs if row.standing.live), None) or snapshot.live
+        ended = morning.unseen(runs, self._seen) if live is None else []
+        self.query_one("#live", Line).show(
+            morning.text(ended) if ended else live_text(live, self.studio.machine.ui.ascii)
         )
-        self.query_one("#runs", Rows).show([(row.name, run_cells(row)) for row in snapshot.jobs[:50]])
+        self._show_queue(snapshot)
+        self._last = {}
+        for row in reversed(runs):
+            self._last[str(row.standing.state.get("profile") or "")] = row
+        self.query_one("#profiles", Rows).show(
+            [(name, profile_cells(name, resolved, self._last.get(name))) for name, resolved in self._profiles.items()]
+        )
+        self.query_one("#runs-head", Line).show("Runs" if runs else "Runs: none yet")
+        self.query_one("#runs", Rows).show([(row.name, run_cells(row)) for row in runs[:50]])
 
     # What is under the cursor
 
-    @property
-    def _on_runs(self) -> bool:
-        return self.query_one("#runs", Rows).has_focus
+    def _on(self, table: str) -> bool:
+        return self.query_one(f"#{table}", Rows).has_focus
 
     def _row(self) -> JobRow | None:
+        """The run under the cursor; with the cursor on a profile, the last run of it; else the newest."""
+        jobs = self.studio.snapshot.jobs
+        if self._on("profiles"):
+            return self._last.get(self.query_one("#profiles", Rows).chosen or "")
         chosen = self.query_one("#runs", Rows).chosen
-        return next((row for row in self.studio.snapshot.jobs if row.name == chosen), None)
+        return next((row for row in jobs if row.name == chosen), None)
 
     def _job(self) -> JobFolder | None:
         row = self._row()
@@ -110,12 +138,19 @@ class HomeScreen(StudioScreen[None]):
 
     def why_not(self, action: str) -> str | None:
         """Reasons."""
-        row = self._row() if self.ready else None
+        if not self.ready:
+            return None
+        row = self._row()
         if action in ("export", "chat", "report") and row is None:
-            return "There is no run yet."
+            return "This profile has not been run yet." if self._on("profiles") else "There is no run yet."
         if action == "chat" and row is not None and not (row.standing.job.path / "server.json").exists():
             return "This run is not served; press e to export and serve it."
-        return None
+        if action in ("repeat", "again", "queue") and self._on("runs"):
+            if row is None:
+                return "There is no run yet."
+            if row.standing.state.get("kind") == "rehearsal":
+                return "This was a rehearsal in two steps; repeat its profile instead."
+        return self.why_not_queue(action)
 
     def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
         """Another row may allow other keys."""
@@ -126,15 +161,30 @@ class HomeScreen(StudioScreen[None]):
         if event.data_table.id == "runs":
             job = self._job()
             if job is not None:
+                self._saw()
                 self.studio.open_run(job)
-        else:
+        elif event.data_table.id == "profiles":
             self.run_worker(self.action_modify())
 
     # Verbs
 
     def action_new(self) -> None:
-        """The four questions, from the defaults."""
-        self.studio.go("model", Draft.empty())
+        """The four questions, from the defaults, or the draft that was left unfinished."""
+        draft = Draft.kept()
+        if draft is None:
+            self.studio.go("model", Draft.empty())
+            return
+
+        def answered(answer: str | None) -> None:
+            if answer == "on" and draft is not None:
+                self.studio.go("model", draft)
+            elif answer == "new":
+                Draft.forget()
+                self.studio.go("model", Draft.empty())
+
+        changed = ", ".join(f"{key} = {clean(value, 24)}" for key, value in list(draft.changes.items())[:6])
+        answers = [("on", f"go on with {clean(draft.name, 40)}"), ("new", "begin a new one and forget it")]
+        self.app.push_screen(Choose("There is an unfinished draft", answers, changed), answered)
 
     async def action_modify(self) -> None:
         """Clone and edit."""
@@ -153,11 +203,27 @@ class HomeScreen(StudioScreen[None]):
             self.studio.go("review", draft)
 
     def _draft(self) -> Draft | None:
-        if self._on_runs:
+        if self._on("runs"):
             job = self._job()
             return Draft.from_run(job) if job else None
+        if self._on("queue"):
+            entry = self._entry()
+            return Draft.from_profile(str(entry), queue.name_of(entry)) if entry else None
         chosen = self.query_one("#profiles", Rows).chosen
         return Draft.from_profile(chosen) if chosen else None
+
+    def action_again(self) -> None:
+        """At once, as it is."""
+        self.run_worker(self._again(), group="start", exclusive=True, exit_on_error=False)
+
+    async def _again(self) -> None:
+        draft: Draft | None = await self.attempt(self._draft)
+        if draft is not None:
+            self.notify("Starting ...", timeout=2)
+            job = await self.attempt(lambda: in_thread(pipeline.launch, draft.resolved()))
+            if job is not None:
+                self.studio.open_run(job)
+                self.studio.watcher.hurry()
 
     def action_export(self) -> None:
         """Steps from adapter to proof."""
@@ -180,72 +246,22 @@ class HomeScreen(StudioScreen[None]):
     def action_report(self) -> None:
         """The morning page."""
         job = self._job()
+        ended = morning.unseen(self.studio.snapshot.jobs, self._seen)
+        if ended and not self._on("runs"):
+            job = ended[0].standing.job
         if job is not None:
+            self._saw()
             self.studio.watcher.follow(job)
             self.studio.go("details", job)
 
+    def action_back(self) -> None:
+        """Hide the morning page."""
+        self._saw()
+        self.show(self.studio.snapshot)
 
-def _live(snapshot: Snapshot, ascii_only: bool) -> Any:
-    queue = ("\nwaiting: " + clean(", ".join(snapshot.waiting), 100), "dim") if snapshot.waiting else ""
-    return Content.assemble(_live_run(snapshot.live, ascii_only), queue)
-
-
-def _live_run(row: JobRow | None, ascii_only: bool) -> Content:
-    if row is None:
-        return Content.assemble(("No live run. ", "dim"), ("n", "bold"), (" starts a new fine-tune.", "dim"))
-    state = row.standing.state
-    head = Content.assemble((f"{verdict_text(row.standing)} ", "bold $primary"), (clean(row.name), "bold"))
-    if state.get("stage") == "train" and state.get("steps"):
-        share = (state.get("step") or 0) / state["steps"]
-        return Content.assemble(
-            head, f"\n{bar(share, 24, ascii_only)} step {state.get('step', 0)}/{state['steps']} · "
-            f"loss {fixed(state.get('loss_ema') or state.get('loss'))} · "
-            f"{number(state.get('real_tokens_per_s'))} tok/s · ETA {duration(state.get('eta_s'))}",
-        )  # fmt: skip
-    return Content.assemble(head, f"\n{clean(state.get('stage_text') or '', 100)}")
-
-
-def _profile_cells(name: str, resolved: profiles.Resolved, last: JobRow | None) -> tuple[Any, ...]:
-    profile = resolved.profile
-    data = short_base(profile.data.path.removeprefix("assets:"))
-    if last is None:
-        result = "never run"
-    else:
-        loss = last.train.get("eval_loss_after")
-        result = f"{GLYPHS.get(last.standing.verdict, '·')} {last.standing.verdict}"
-        result += f" {fixed(loss)}" if loss is not None else ""
-        result += f", {ago(_age(last))}"
-    return name, short_base(profile.model.base), data, result
-
-
-def run_cells(row: JobRow) -> tuple[Any, ...]:
-    """The cells of one run in a list."""
-    state, train = row.standing.state, row.train
-    loss = train.get("eval_loss_after", state.get("eval_loss"))
-    best = state.get("best_eval_loss")
-    rates = table(train, "rates")
-    rate = rates.get("real_tokens_per_s", state.get("real_tokens_per_s"))
-    verdict = verdict_text(row.standing)
-    if row.prove.get("verdict") == "failed":
-        verdict = "✗ proof failed"
-    if state.get("recording"):
-        verdict += " (rec)"
-    return (
-        clean(row.name, 34),
-        verdict,
-        fixed(loss) if loss is not None else fixed(state.get("loss_ema")),
-        fixed(best),
-        number(rate),
-        f"{row.peak_temp_c:.0f} °C" if row.peak_temp_c is not None else NA,
-        age(_age(row)),
-    )
-
-
-def _age(row: JobRow) -> float | None:
-    import time
-
-    created = row.standing.state.get("created")
-    return max(0.0, time.time() - created) if isinstance(created, (int, float)) else None
+    def _saw(self) -> None:
+        morning.mark_seen()
+        self._seen = max(self._seen, morning.seen_until())
 
 
 SCREEN = HomeScreen

@@ -4,65 +4,103 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
 
 from textual.binding import Binding
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input
 
-from bc250studio.errors import BadInput, StudioError, clean
-from bc250studio.ui.background import in_thread
+from bc250studio.errors import StudioError, clean
+from bc250studio.ui import hub, local_models
+from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.draft import Draft
-from bc250studio.ui.numbers import big, number
+from bc250studio.ui.local_models import LocalModel
+from bc250studio.ui.numbers import size
+from bc250studio.ui.screens.model_words import about_hub, describe_text, hub_cells, local_cells
 from bc250studio.ui.screens.wizard import WizardScreen
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.rows import Rows
 
+SETTLE_S = 0.3
+"""A name is looked up when nothing was typed for so long."""
+
 
 class ModelScreen(WizardScreen):
-    """A field for a path or hub id, and what was found on this machine below it."""
+    """A field for a path or hub id; below it what is on this machine, or what the hub has."""
 
     step = "model"
     BINDINGS = [
-        Binding("f5", "get", "Fetch from hub", id="model.get", tooltip="Download the hub model that is typed"),
+        Binding("f5", "get", "Fetch", id="model.get", tooltip="Download the hub model that is typed"),
         Binding("f7", "search", "Search hub", id="model.search", tooltip="Models of the hub that fit what is typed"),
-        Binding("down", "list", "List", show=False, id="model.list"),
+        Binding("f8", "here", "Local list", id="model.here", tooltip="Models on this machine, looked for anew"),
+        Binding("down", "list", "List", show=False, id="model.list", tooltip="From the field into the list"),
     ]
     DEFAULT_CSS = """
     ModelScreen Rows { height: 1fr; }
+    ModelScreen #hub { display: none; }
+    ModelScreen.-hub #hub { display: block; }
+    ModelScreen.-hub #known { display: none; }
     ModelScreen #about { height: 6; padding: 0 1; border-top: solid $panel; }
     """
 
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
-        self._found: list[tuple[str, str]] = []
+        self._local: dict[str, LocalModel] = {}
+        self._hub: dict[str, hub.HubModel] = {}
         self._about: asyncio.Task[None] | None = None
 
     def body(self) -> Iterable[Widget]:
-        """Field, list, description."""
+        """Field, two lists of which one shows, description."""
         yield Line(self.way(), id="way")
-        yield Line("Model: a folder, a .gguf file, a hub id, or one of the list", classes="note")
+        yield Line("Model: a folder, a .gguf file, a hub id (paste works), or one of the list", classes="note")
         yield Input(str(self.draft.value("model.base")), id="base", compact=True, placeholder="demo:smollm2-135m")
-        yield Rows("model", "where", id="known")
+        yield Rows(
+            "model", "params", "size", "type", "where", id="known", elastic=("where", "model"), right=("params", "size")
+        )
+        yield Rows(
+            "hub model", "params", "size", "licence", "access", "downloads", id="hub",
+            elastic=("licence", "hub model"), right=("params", "size", "downloads"),
+        )  # fmt: skip
         yield Line(id="about")
 
-    async def on_mount(self) -> None:  # type: ignore[override]
-        """The list is read in a thread; the demo is always there."""
+    def on_mount(self) -> None:  # Textual calls the one of each class
+        """The lists are read in a thread; the demo is always there."""
         self.query_one("#base", Input).focus()
-        self._found = await in_thread(_known, self.studio.snapshot)
-        self.query_one("#known", Rows).show([(name, (clean(name, 60), where)) for name, where in self._found])
+        self.run_worker(self._look(), group="look", exclusive=True, exit_on_error=False)
+
+    async def _look(self) -> None:
+        """What is known by name first, then what lies on the disk."""
+        for look in (_named, _on_disk):
+            for model in await in_thread(look, self.studio.snapshot, self._folders()):
+                self._local.setdefault(model.base, model)
+            self.query_one("#known", Rows).show([(m.base, local_cells(m)) for m in self._local.values()])
+
+    def _folders(self) -> list[str]:
+        """What the settings name, and the folder of the draft's data: models often lie near it."""
+        data = str(self.draft.value("data.path"))
+        near = [] if ":" in data.split("/")[0] else [str(Path(data).expanduser().absolute().parent)]
+        return [*self.studio.machine.models.folders, *near]
+
+    @property
+    def base(self) -> str:
+        """What is typed; a pasted address of a hub page is its id."""
+        return hub.plain_id(self.query_one("#base", Input).value)
+
+    @property
+    def _list(self) -> Rows:
+        return self.query_one("#hub" if self.has_class("-hub") else "#known", Rows)
 
     def take(self) -> None:
         """The typed model."""
-        self.draft.put("model.base", self.query_one("#base", Input).value.strip() or "demo:smollm2-135m")
+        self.draft.put("model.base", self.base or "demo:smollm2-135m")
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Describe what is typed, once the typing pauses."""
         if self._about is not None:
             self._about.cancel()
-        self._about = asyncio.create_task(self._describe(event.value.strip()))
+        self._about = asyncio.create_task(self._describe(self.base))
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
         """Enter goes on."""
@@ -70,63 +108,97 @@ class ModelScreen(WizardScreen):
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """The row under the cursor is the choice."""
-        table = self.query_one("#known", Rows)
-        if table.has_focus and table.chosen:
+        table = self._list
+        if event.data_table is table and table.has_focus and table.chosen:
             self.query_one("#base", Input).value = table.chosen
 
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
         """Enter takes the row and goes on."""
-        chosen = self.query_one("#known", Rows).chosen
+        chosen = self._list.chosen
         if chosen:
             self.query_one("#base", Input).value = chosen
             self.action_next()
 
     def action_list(self) -> None:
         """From the field into the list."""
-        self.query_one("#known", Rows).focus()
+        self._list.focus()
 
     async def _describe(self, base: str) -> None:
-        await asyncio.sleep(0.3)
-        about = self.query_one("#about", Line)
+        await asyncio.sleep(SETTLE_S)
+        about = self.query_one_optional("#about", Line)
+        if about is None:
+            return
         try:
             about.show(await in_thread(describe_text, base))
         except (StudioError, OSError) as error:
-            about.show(Content.styled(clean(error, 400), "$warning"))
+            about.show(about_hub(self._hub[base]) if base in self._hub else self._unknown(base, error))
+
+    def _unknown(self, base: str, error: Exception) -> Content:
+        """Why not, with the nearest spelling of all that is known here."""
+        text = str(error)
+        if "Did you mean" not in text and base:
+            text += local_models.spelling(base, [*self._local, *self._hub])
+        return Content.styled(clean(text, 400), "$warning")
+
+    # The hub
+
+    def action_here(self) -> None:
+        """Back to the models of this machine."""
+        self.remove_class("-hub")
+        self._list.focus()
+        self.run_worker(self._look(), group="look", exclusive=True, exit_on_error=False)
 
     def action_search(self) -> None:
         """In a thread; what is found takes the place of the list."""
         self.run_worker(self._search(), group="search", exclusive=True, exit_on_error=False)
 
     async def _search(self) -> None:
-        from bc250studio.ui import hub
-
-        words = self.query_one("#base", Input).value.strip()
+        words = self.base.removeprefix("demo:").strip()
         about = self.query_one("#about", Line)
+        if not words:
+            about.show("Type a word of the model's name, such as qwen3, then F7.")
+            return
         about.show(f"Searching the hub for {clean(words, 60)} ...")
         try:
             found = await in_thread(hub.search, words)
         except StudioError as error:
             about.show(Content.styled(clean(error, 400), "$warning"))
             return
-        self._found = found
-        self.query_one("#known", Rows).show([(name, (clean(name, 60), said)) for name, said in found])
-        about.show(f"{len(found)} models; take one with the arrow keys, F5 fetches it." if found else "Nothing found.")
+        self._hub = {model.id: model for model in found}
+        self.add_class("-hub")
+        self._list.show([(model.id, hub_cells(model)) for model in found])
+        said = f"{len(found)} models; the arrow keys take one, F5 fetches it, F8 returns to the local list."
+        about.show(said if found else f"The hub has no model with weights for {clean(words, 60)!r}.")
         if found:
-            self.query_one("#known", Rows).focus()
+            self._list.focus()
 
-    async def action_get(self) -> None:
-        """Fetch as a child process; the list shows it when it is there."""
-        from bc250studio.ui.background import twin
+    def action_get(self) -> None:
+        """Fetch in a child process that belongs to the app, so leaving this screen does not end it."""
+        self.studio.run_worker(self._get(self.base), group="fetch", exit_on_error=False)
 
-        base = self.query_one("#base", Input).value.strip()
-        self.query_one("#about", Line).show(f"Fetching {clean(base, 80)} ... (leaving this screen does not stop it)")
+    async def _get(self, base: str) -> None:
+        wanted = self._hub[base].size_bytes if base in self._hub else None
+        fetch = asyncio.create_task(twin("models", "get", base, timeout_s=6 * 3600))
+        while not fetch.done():
+            self._say_fetched(base, await in_thread(hub.fetched_bytes, base), wanted)
+            await asyncio.wait([fetch], timeout=1.0)
         try:
-            await twin("models", "get", base, timeout_s=6 * 3600)
+            fetch.result()
         except StudioError as error:
-            self.complain(error)
+            self.studio.complain(error)
+            about = self.query_one_optional("#about", Line) if self.is_attached else None
+            if about is not None:
+                about.show(Content.styled(clean(error, 400), "$warning"))
             return
-        self.notify(f"{base} is here.", markup=False)
-        await self._describe(base)
+        self.studio.notify(f"{clean(base, 80)} is here.", markup=False)
+        if self.is_attached:
+            await self._describe(base)
+
+    def _say_fetched(self, base: str, done: int, wanted: int | None) -> None:
+        about = self.query_one_optional("#about", Line) if self.is_attached else None
+        if about is not None and self.base == base:
+            of = f" of about {size(wanted)}" if wanted else ""
+            about.show(f"Fetching {clean(base, 80)}: {size(done)}{of} ... F4 goes on when it is here.")
 
     def show(self, snapshot: Snapshot) -> None:
         """Nothing here moves by itself."""
@@ -136,63 +208,36 @@ class ModelScreen(WizardScreen):
         self.run_worker(self._next(), exclusive=True, exit_on_error=False)
 
     async def _next(self) -> None:
-        base = self.query_one("#base", Input).value.strip()
+        base = self.base
         try:
-            await in_thread(_find, base)
-        except StudioError as error:
+            await in_thread(describe_text, base)
+        except (StudioError, OSError) as error:
+            self.query_one("#about", Line).show(self._unknown(base, error))
             self.complain(error)
             return
         super().action_next()
 
 
-def _find(base: str) -> Any:
-    from bc250studio.models.find import find
-
-    return find(base)
-
-
-def describe_text(base: str) -> Content:
-    """What a model is, in four lines.
-
-    Raises:
-        BadInput: there is no such model here.
-    """
-    from bc250studio.models.describe import describe
-
-    if not base:
-        raise BadInput("Type a model, or take one of the list with the arrow keys.")
-    source = _find(base)
-    facts = describe(source)
-    heads = f"{facts.heads} heads ({facts.kv_heads} for keys)"
-    return Content.assemble(
-        (clean(source.name, 70), "bold"),
-        f"  {big(facts.parameters)} parameters · {clean(facts.model_type, 20)}\n",
-        f"{facts.layers} layers · hidden {facts.hidden} · {heads} · vocabulary {number(facts.vocab, 7)} · "
-        f"context {number(facts.context, 7)}\n",
-        f"licence {clean(facts.licence or 'not stated', 40)} · served as {clean(facts.gguf_arch, 20)}\n",
-        (clean(source.gguf or source.folder, 120), "dim"),
-    )
-
-
-def _known(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """The demo, models of earlier runs and profiles, the hub cache."""
+def _named(snapshot: Snapshot, _: list[str]) -> list[LocalModel]:
+    """The demo, models of earlier runs and of profiles."""
     from bc250studio import profiles
-    from bc250studio.models import find
 
-    found: dict[str, str] = {"demo:smollm2-135m": "ships as a package"}
-    for name in find.cached():
-        found.setdefault(name, "hub cache")
-    for name in profiles.available():
-        try:
-            found.setdefault(profiles.load(name).profile.model.base, f"profile {name}")
-        except StudioError:
-            continue
+    bases: list[tuple[str, str]] = []
     for row in snapshot.jobs[:30]:
         try:
-            found.setdefault(row.standing.job.profile().profile.model.base, "an earlier run")
+            bases.append((row.standing.job.profile().profile.model.base, "an earlier run"))
         except StudioError:
             continue
-    return list(found.items())
+    for name in profiles.available():
+        try:
+            bases.append((profiles.load(name).profile.model.base, f"profile {name}"))
+        except StudioError:
+            continue
+    return local_models.named(bases)
+
+
+def _on_disk(_: Snapshot, folders: list[str]) -> list[LocalModel]:
+    return local_models.on_disk([*folders, Path.cwd()])
 
 
 SCREEN = ModelScreen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from textual.binding import Binding
@@ -12,14 +12,16 @@ from textual.widget import Widget
 
 from bc250studio import pipeline, profiles
 from bc250studio.errors import StudioError, clean
-from bc250studio.jobs import JobFolder
+from bc250studio.jobs import FINISHED, JobFolder
 from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.draft import Draft, shown
+from bc250studio.ui.measured import Measured, newest
 from bc250studio.ui.screens import review_words
 from bc250studio.ui.screens.wizard import WizardScreen
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.topline import board_text
+from bc250studio.ui.words import hanging
 
 
 class ReviewScreen(WizardScreen):
@@ -45,6 +47,7 @@ class ReviewScreen(WizardScreen):
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self._starting = False
+        self._looked_at: object = None
 
     def body(self) -> Iterable[Widget]:
         """One page."""
@@ -55,32 +58,46 @@ class ReviewScreen(WizardScreen):
             yield Line(id="changed")
 
     def on_mount(self) -> None:
-        """What is known at once, then what must be looked up."""
+        """The page scrolls by the arrow keys."""
         self.query_one(VerticalScroll).focus()
+
+    def on_screen_resume(self) -> None:
+        """Look, and look again when the draft was changed or a run (perhaps a rehearsal) has ended meanwhile."""
         self.query_one("#changed", Line).show(_changed(self.draft))
-        self.run_worker(self._look(), exclusive=True, exit_on_error=False)
+        ended = sum(row.standing.verdict in FINISHED for row in self.studio.snapshot.jobs)
+        now = (self.draft.name, repr(self.draft.changes), ended)
+        if now != self._looked_at:
+            self._looked_at = now
+            self.run_worker(self._look(), group="look", exclusive=True, exit_on_error=False)
 
     async def _look(self) -> None:
         resolved = self.draft.resolved()
         parts: list[Content] = []
         for name, look in review_words.LOOKS.items():
-            try:
-                parts.append(await in_thread(look, resolved))
-            except (StudioError, OSError) as error:
-                parts.append(Content.assemble((f"{name:<10}", "bold"), (clean(error, 400), "$error"), "\n"))
-            except Exception as error:
-                self.studio.complain(error)
-                parts.append(Content(f"{name:<10}cannot be said: {type(error).__name__}\n"))
-            self._found(parts)
-        try:
+            parts.append(await self._said(name, in_thread(look, resolved)))
+            self._found([*parts, Content.styled("looking ...\n", "dim")])
+        tokens: list[float | None] = [None]
+
+        async def rows() -> Content:
             profile = str(await in_thread(self.draft.file))
-            fit = await twin("models", "fit", resolved.profile.model.base, "--profile", profile, timeout_s=120)
-            parts.append(review_words.memory(fit))
-            self._found(parts)
-            parts.append(review_words.rows(await twin("data", "check", "--profile", profile), resolved))
-        except StudioError as error:
-            parts.append(Content.styled(f"{clean(error, 400)}\n", "$error"))
+            text, tokens[0] = review_words.rows(await twin("data", "check", "--profile", profile), resolved)
+            return text
+
+        parts.append(await self._said("rows", rows()))
+        measured = await in_thread(_measured, resolved, self.studio.snapshot)
+        parts.append(review_words.time(tokens[0], measured))
         self._found(parts)
+
+    async def _said(self, name: str, found: Awaitable[Content]) -> Content:
+        """What a look found, or why it could not."""
+        try:
+            return await found
+        except (StudioError, OSError) as error:
+            text = review_words.line(name, f"✗ {clean(error, 400)}")
+            return text.stylize("$error", 0, len(text.plain))
+        except Exception as error:
+            self.studio.complain(error)
+            return review_words.line(name, f"cannot be said: {type(error).__name__} (6 shows the log)")
 
     def _found(self, parts: list[Content]) -> None:
         found = self.query_one_optional("#found", Line)
@@ -90,10 +107,11 @@ class ReviewScreen(WizardScreen):
     def show(self, snapshot: Snapshot) -> None:
         """How warm the board is now."""
         live = snapshot.live
-        text = f"board     {board_text(snapshot.readings, snapshot.sensors_error)}"
+        now = review_words.line("board", f"{board_text(snapshot.readings, snapshot.sensors_error)} now")
         if live is not None:
-            text += f"\n{live.name} is live; a second run shares the board with it."
-        self.query_one("#machine", Line).show(text)
+            busy = f"{clean(live.name)} is live; a second run shares the board with it. w queues this one behind it."
+            now = Content.assemble(now, (hanging(" " * 10, busy, 76) + "\n", "$warning"))
+        self.query_one("#machine", Line).show(now)
 
     def why_not(self, action: str) -> str | None:
         """Reasons."""
@@ -116,7 +134,7 @@ class ReviewScreen(WizardScreen):
         from bc250studio.pipeline.rehearsal import rehearsed
 
         short = rehearsed(self.draft.resolved())
-        self._launch(short, pipeline.STAGES, f"{self.draft.name}-rehearsal", kind="rehearsal")
+        self._launch(short, pipeline.STAGES, f"{self.draft.name}-rehearsal", kind="rehearsal", last=False)
 
     async def action_queue(self) -> None:
         """Behind what runs now; its runner works on without the app."""
@@ -131,6 +149,7 @@ class ReviewScreen(WizardScreen):
 
         name = await self.attempt(lambda: in_thread(put))
         if name is not None:
+            self.draft.forget()
             self.notify(f"{resolved.name} waits its turn; {name} works on the queue.", markup=False)
             self.studio.action_home()
 
@@ -139,14 +158,20 @@ class ReviewScreen(WizardScreen):
         self.studio.go("recipe", self.draft)
 
     def _launch(
-        self, resolved: profiles.Resolved, stages: tuple[str, ...], title: str = "", kind: str = "train"
+        self,
+        resolved: profiles.Resolved,
+        stages: tuple[str, ...],
+        title: str = "",
+        kind: str = "train",
+        last: bool = True,
     ) -> None:
+        """``last``: the draft has become a run and the way is over; else esc returns here."""
         self._starting = True
         self.refresh_reasons()
         self.notify("Starting ...", timeout=2)
-        self.run_worker(self._start(lambda: pipeline.launch(resolved, stages, title, kind)), exit_on_error=False)
+        self.run_worker(self._start(lambda: pipeline.launch(resolved, stages, title, kind), last), exit_on_error=False)
 
-    async def _start(self, work: Callable[[], JobFolder]) -> None:
+    async def _start(self, work: Callable[[], JobFolder], last: bool) -> None:
         try:
             job: Any = await in_thread(work)
         except (StudioError, OSError) as error:
@@ -158,9 +183,19 @@ class ReviewScreen(WizardScreen):
         finally:
             self._starting = False
             self.refresh_reasons()
-        self.studio.action_home()
+        if last:
+            self.draft.forget()
+            self.studio.action_home()
         self.studio.open_run(job)
         self.studio.watcher.hurry()
+
+
+def _measured(resolved: profiles.Resolved, snapshot: Snapshot) -> Measured | None:
+    """The rate of an earlier run on the device this one would take."""
+    from bc250studio.board import presets
+
+    on_gpu = resolved.profile.model.device != "cpu" and presets.detect().name != "cpu"
+    return newest(resolved, snapshot.jobs, on_gpu)
 
 
 def _changed(draft: Draft) -> Content:
@@ -172,8 +207,12 @@ def _changed(draft: Draft) -> Content:
     if profile.serve.host not in ("127.0.0.1", "::1", "localhost"):
         parts.append((f"! The server will listen on {clean(profile.serve.host, 60)}, not only here.\n", "bold $error"))
     parts.append(("\nNot default\n", "bold"))
-    for key, (value, origin) in draft.not_default().items():
-        parts += [f"  {key:<26}", (clean(shown(value), 34), "bold"), (f"  {clean(origin, 40)}\n", "dim")]
+    changed = draft.not_default()
+    for key, (value, origin) in changed.items():
+        text = clean(shown(value) or "not set", 34)
+        parts += [f"  {key:<26}", (f"{text:<20}", "bold"), (f"  {clean(origin, 24)}\n", "dim")]
+    if not changed:
+        parts.append("  nothing: all values are the defaults\n")
     return Content.assemble(*parts)
 
 

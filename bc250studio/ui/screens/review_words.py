@@ -1,4 +1,4 @@
-"""What the review looks up, in threads: model, steps, memory, export. Each returns one paragraph."""
+"""What the review looks up, in threads: model, data, memory, export, heat, kernels, time. Each returns a paragraph."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from textual.content import Content
 
 from bc250studio import profiles
 from bc250studio.errors import clean
-from bc250studio.ui.numbers import big, duration, number, size
+from bc250studio.ui.measured import Measured
+from bc250studio.ui.numbers import ago, big, duration, number, size
 from bc250studio.ui.stage_words import table
 from bc250studio.ui.words import hanging
 
 WIDTH = 76
+LABEL = 10
+BAR = 18
+
+
+def checks(resolved: profiles.Resolved) -> Content:
+    """What a start would check: model, data, adapter, server binary, port, disk."""
+    from bc250studio import pipeline
+    from bc250studio.pipeline import preflight
+
+    preflight.check(resolved, pipeline.STAGES)
+    return Content.assemble((f"{'checks':<{LABEL}}", "bold"), ("✓ all that a start needs is here\n", "$success"))
 
 
 def model(resolved: profiles.Resolved) -> Content:
@@ -24,7 +36,9 @@ def model(resolved: profiles.Resolved) -> Content:
 
     source = find(resolved.profile.model.base, resolved.profile.model.revision)
     facts = describe(source)
-    return _line("model", f"{clean(source.name, 60)} · {big(facts.parameters)} parameters · {facts.layers} layers")
+    licence = f" · licence {clean(facts.licence, 30)}" if facts.licence else ""
+    text = f"{clean(source.name, 60)} · {big(facts.parameters)} parameters · {facts.layers} layers{licence}"
+    return line("model", text)
 
 
 def data(resolved: profiles.Resolved) -> Content:
@@ -33,10 +47,11 @@ def data(resolved: profiles.Resolved) -> Content:
 
     path = resolved.profile.data.path
     if path.startswith("hub:"):
-        return _line("data", f"{clean(path, 60)}, fetched by the run")
+        return line("data", f"{clean(path, 60)}, fetched by the run")
     found = files.locate(path)
+    many = f"{len(found.files)} files, " if len(found.files) > 1 else ""
     notes = "".join(f"; {clean(note, 100)}" for note in found.notes)
-    return _line("data", f"{clean(path, 60)} · {len(found.files)} file(s), {size(found.size_bytes)}{notes}")
+    return line("data", f"{clean(path, 200)} · {many}{size(found.size_bytes)}{notes}")
 
 
 def export(resolved: profiles.Resolved) -> Content:
@@ -47,64 +62,130 @@ def export(resolved: profiles.Resolved) -> Content:
 
     facts = describe(find(resolved.profile.model.base, resolved.profile.model.revision))
     route = rules.route(resolved.profile, facts)
+    words = {
+        "adapter": "a LoRA adapter as GGUF beside the base's GGUF; the scale can be switched while serving",
+        "merged": "one merged GGUF, base and tuned weights together",
+    }
     why = "; ".join(clean(reason, 120) for reason in route.reasons)
-    return _line("export", f"{route.kind}" + (f": {why}" if why else ""))
+    return line("export", words.get(route.kind, route.kind) + (f": {why}" if why else ""))
 
 
 def thermal(resolved: profiles.Resolved) -> Content:
     """When it waits for the board."""
     limits = resolved.profile.thermal
     start = f"starts below {limits.start_below_c:g} °C" if limits.start_below_c else "starts at once"
-    pause = f"pauses at {limits.pause_at_c:g} °C" if limits.pause_at_c else "pauses at throttle + 6 (at most 90 °C)"
-    return _line("heat", f"{start}, {pause}") + _line("kernels", resolved.profile.kernels.library)
+    pause = (
+        f"pauses at {limits.pause_at_c:g} °C"
+        if limits.pause_at_c
+        else "pauses 6 °C above the chip's throttle point, at most at 90 °C"
+    )
+    return line("heat", f"{start}, {pause}")
 
 
-def memory(found: Any) -> Content:
-    """`models fit`: does it fit, part by part, and which knob would make it fit."""
-    parts: list[Any] = []
-    for fit in found.get("fits", []) if isinstance(found, dict) else []:
-        verdict = str(fit.get("verdict") or "")
-        style = "$success" if verdict == "fits" else "$error" if "not" in verdict else "$warning"
-        why = hanging(" " * 10, clean(fit.get("why") or "", 300), WIDTH).strip()
-        parts += [("memory    ", "bold"), (f"{clean(verdict, 30)}\n", style), f"{'':<10}{why}\n"]
-        pieces = fit.get("parts") if isinstance(fit.get("parts"), dict) else {}
-        listed = " · ".join(f"{clean(name, 24)} {size(count)}" for name, count in pieces.items())
-        parts.append((hanging(" " * 10, listed, WIDTH) + "\n", "dim"))
-        if fit.get("knob"):
-            parts.append((f"{'':<10}{clean(fit['knob'], 200)}\n", "$warning"))
-    others = found.get("others") if isinstance(found, dict) else None
+def kernels(resolved: profiles.Resolved) -> Content:
+    """Which matrix kernels the run will load, and why."""
+    from bc250studio.board import presets
+    from bc250studio.kernels import switch
+
+    decision = switch.decide(resolved.profile, presets.detect())
+    why = decision.why[:1].lower() + decision.why[1:]
+    return line("kernels", f"{resolved.profile.kernels.library}: {clean(why, 300)}")
+
+
+def memory(resolved: profiles.Resolved) -> Content:
+    """Does it fit, part by part, and which setting would make it fit."""
+    from bc250studio.board import fit, presets
+    from bc250studio.models import memory as serving
+    from bc250studio.models import memory_training
+    from bc250studio.models.describe import describe
+    from bc250studio.models.find import find
+
+    profile = resolved.profile
+    source = find(profile.model.base, profile.model.revision)
+    facts = describe(source)
+    machine = fit.facts("/", profile.thermal.min_available_mib, profile.model.device)
+    training = fit.judge(memory_training.training(facts, profile, presets.detect()), machine)
+    wanted = profile.export.quantisation
+    serve = serving.serving(
+        facts,
+        quantisation="q4_k_m" if wanted == "auto" else wanted,
+        file_bytes=source.gguf.stat().st_size if source.gguf else None,
+        context=profile.serve.context,
+        key_type=profile.serve.cache_type_k,
+        value_type=profile.serve.cache_type_v,
+        batch=profile.serve.batch,
+        rank=profile.adapter.rank if profile.adapter.kind == "lora" else 0,
+    )
+    return memory_text(training.as_dict(), fit.judge(serve, machine).as_dict(), machine.others)
+
+
+def memory_text(training: dict[str, Any], serving: dict[str, Any], others: tuple[str, ...] = ()) -> Content:
+    """Training by part with bars, serving in a line."""
+    parts: list[Any] = [("memory".ljust(LABEL), "bold"), *_verdict(training)]
+    pieces = {clean(name, 40): count for name, count in training["parts"].items() if count}
+    most = max(pieces.values(), default=1)
+    for name, count in pieces.items():
+        bar = "▇" * max(1, round(BAR * count / most))
+        parts.append((f"{'':<{LABEL + 2}}{name:<38}{size(count):>9}  {bar}\n", "dim"))
+    parts += [f"{'':<{LABEL}}", *_verdict(serving)]
     if others:
-        parts.append((f"{'':<10}also running: {', '.join(clean(o, 30) for o in others[:6])}\n", "$warning"))
+        named = ", ".join(clean(other, 30) for other in others[:6])
+        parts.append((hanging(" " * LABEL, f"also running and holding memory: {named}", WIDTH) + "\n", "$warning"))
     return Content.assemble(*parts)
 
 
-def rows(found: Any, resolved: profiles.Resolved) -> Content:
-    """`data check`: rows, steps and time."""
-    rows_, tokens, packing, time = (table(found, key) for key in ("rows", "tokens", "packing", "time"))
+def _verdict(fit: dict[str, Any]) -> list[Any]:
+    sign = {"fits": "✓", "tight": "!", "does not fit": "✗"}.get(fit["verdict"], "·")
+    style = {"fits": "$success", "tight": "$warning"}.get(fit["verdict"], "$error")
+    label = f"{'':<{LABEL}}{sign} {fit['verdict']}: "
+    return [(hanging(label, clean(fit["why"], 400), WIDTH)[LABEL:] + "\n", style)]
+
+
+def rows(found: Any, resolved: profiles.Resolved) -> tuple[Content, float | None]:
+    """`data check` in a line, and the tokens a whole training sees."""
+    rows_, tokens, packing, split = (table(found, key) for key in ("rows", "tokens", "packing", "split"))
     train = resolved.profile.train
-    text = f"{number(rows_.get('used'))} of {number(rows_.get('total'))} rows, {number(tokens.get('all'), 9)} tokens"
-    text += f", {number(tokens.get('labelled_percent'))} % learnt"
-    per_epoch = packing.get("tokens_per_epoch")
-    steps = train.steps
-    if steps is None and isinstance(per_epoch, (int, float)):
-        steps = max(1, math.ceil(per_epoch * train.epochs / train.tokens_per_step))
-    text += f"; about {number(steps)} steps" if train.steps is None else f"; {steps} steps"
-    seconds = time.get("seconds_per_epoch")
-    if isinstance(seconds, (int, float)) and isinstance(per_epoch, (int, float)) and steps:
-        epochs = train.epochs if train.steps is None else steps * train.tokens_per_step / per_epoch
-        text += f", about {duration(seconds * epochs)} as measured in {clean(time.get('from_run') or 'a run', 40)}"
-    else:
-        text += "; time unknown until a first run (h rehearses)"
-    return _line("rows", hanging(" " * 10, text, WIDTH).strip())
+    text = f"{number(rows_.get('used'))} of {number(rows_.get('total'))} rows used"
+    text += "".join(f", {number(rows_[name])} {name}" for name in ("cut", "dropped") if rows_.get(name))
+    text += f"; {number(tokens.get('all'))} tokens, {number(tokens.get('labelled_percent'))} % learnt"
+    per_epoch, kept = packing.get("tokens_per_epoch"), split.get("train")
+    if not isinstance(per_epoch, (int, float)):
+        return line("rows", text), None
+    if isinstance(kept, int) and isinstance(split.get("evaluation"), int) and kept:
+        per_epoch *= kept / (kept + split["evaluation"])
+        text += f"; {number(split['evaluation'])} kept for evaluation"
+    steps = train.steps or max(1, math.ceil(per_epoch * train.epochs / train.tokens_per_step))
+    epochs = train.epochs if train.steps is None else steps * train.tokens_per_step / per_epoch
+    about = "" if train.steps else "about "
+    text += f"; {about}{number(steps)} steps of {number(train.tokens_per_step)} tokens, {number(epochs)} epochs"
+    return line("rows", text), per_epoch * epochs
+
+
+def time(total_tokens: float | None, measured: Measured | None) -> Content:
+    """How long the training takes at the rate of an earlier run, or that there is none."""
+    if measured is None:
+        return line(
+            "time", "not known: no run of this model has been trained on this machine; h rehearses it and measures"
+        )
+    rate = f"{number(measured.tokens_per_s)} real tokens/s of {clean(measured.run, 40)} ({ago(measured.age_s)})"
+    if total_tokens is None:
+        return line("time", f"not known for these rows; this model trained at {rate}")
+    text = f"about {duration(total_tokens / measured.tokens_per_s)} of training, at the {rate}"
+    return line("time", text + (f"; {measured.remark}" if measured.remark else ""))
 
 
 LOOKS: dict[str, Callable[[profiles.Resolved], Any]] = {
+    "checks": checks,
     "model": model,
     "data": data,
+    "memory": memory,
     "export": export,
     "heat": thermal,
+    "kernels": kernels,
 }
 
 
-def _line(name: str, text: str) -> Content:
-    return Content.assemble((f"{name:<10}", "bold"), f"{text}\n")
+def line(name: str, text: str) -> Content:
+    """A labelled paragraph, wrapped under its text."""
+    label = f"{name:<{LABEL}}"
+    return Content.assemble((label, "bold"), hanging(" " * LABEL, text, WIDTH)[LABEL:] + "\n")

@@ -17,7 +17,7 @@ from bc250studio.ui.background import in_thread
 from bc250studio.ui.numbers import size
 from bc250studio.ui.screens.base import StudioScreen
 from bc250studio.ui.screens.confirm import Confirm
-from bc250studio.ui.screens.home import run_cells
+from bc250studio.ui.screens.home_words import RUN_COLUMNS, RUN_ELASTIC, RUN_NUMBERS, run_cells
 from bc250studio.ui.watch import JobRow, Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.rows import Rows
@@ -49,8 +49,8 @@ class RunsScreen(StudioScreen[None]):
 
     def body(self) -> Iterable[Widget]:
         """Filter, table."""
-        yield Input(placeholder="filter: words in name, verdict, profile", id="filter", compact=True)
-        yield Rows("", "run", "verdict", "loss", "best", "tok/s", "peak", "age", id="runs")
+        yield Input(placeholder="filter: words in name, verdict, profile, kind", id="filter", compact=True)
+        yield Rows("", *RUN_COLUMNS, id="runs", elastic=RUN_ELASTIC, right=RUN_NUMBERS)
         yield Line(id="count", classes="note")
 
     def on_mount(self) -> None:
@@ -143,7 +143,9 @@ class RunsScreen(StudioScreen[None]):
 
         async def answered(yes: bool | None) -> None:
             if yes:
-                await self.attempt(lambda: in_thread(delete, row))
+                gone = await self.attempt(lambda: in_thread(delete, row))
+                if gone:
+                    self.notify(f"{clean(row.name)} is deleted; {size(freed)} are free again.", markup=False)
                 self.studio.watcher.hurry()
 
         self.app.push_screen(
@@ -166,8 +168,8 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def delete(row: JobRow) -> None:
-    """Stop its server, remove its folder; never a live run.
+def delete(row: JobRow) -> bool:
+    """Stop its server, remove its folder; never a live run. True when it is gone.
 
     Raises:
         BadInput: it is live now.
@@ -181,11 +183,13 @@ def delete(row: JobRow) -> None:
         raise BadInput(f"{job.name} is live; stop it first.")
     server.stop(job)
     shutil.rmtree(job.path)
+    return True
 
 
 def _haystack(row: JobRow) -> str:
     state = row.standing.state
-    return f"{row.name} {row.standing.verdict} {row.standing.phase} {state.get('profile') or ''}".lower()
+    words = (row.name, row.standing.verdict, row.standing.phase, state.get("profile") or "", state.get("kind") or "")
+    return " ".join(map(str, words)).lower()
 
 
 SCREEN = RunsScreen

@@ -7,10 +7,11 @@ from typing import Any
 from textual.binding import Binding
 from textual.content import Content
 
-from bc250studio.errors import BadInput
+from bc250studio.errors import BadInput, clean
 from bc250studio.ui.draft import Draft
 from bc250studio.ui.screens.base import StudioScreen
 from bc250studio.ui.screens.confirm import AskText
+from bc250studio.ui.widgets.line import Line
 
 WAY = ("model", "dataset", "recipe", "review")
 
@@ -20,13 +21,13 @@ class WizardScreen(StudioScreen[None]):
 
     step = "model"
     BINDINGS = [
-        Binding("f3", "back", "Back", id="wizard.back", tooltip="The question before; nothing typed is lost"),
+        Binding("f3", "before", "Back", id="wizard.back", tooltip="The question before; nothing typed is lost"),
         Binding("f4", "next", "Next", id="wizard.next", tooltip="The next question"),
         Binding("f6", "save", "Save", id="wizard.save", tooltip="Keep this as a profile of yours"),
     ]
     DEFAULT_CSS = """
     WizardScreen #way { height: 1; padding: 0 1; }
-    WizardScreen Input { height: 1; border: none; padding: 0 1; background: $surface; }
+    WizardScreen Input { height: 1; border: none; margin: 0 1; background: $surface; }
     WizardScreen Input:focus { background: $boost; text-style: bold; }
     WizardScreen #said { height: auto; max-height: 4; padding: 0 1; }
     """
@@ -41,7 +42,7 @@ class WizardScreen(StudioScreen[None]):
         parts: list[Any] = []
         for i, name in enumerate(WAY):
             parts += [(f" {i + 1} {name} ", "reverse bold" if name == self.step else "dim"), "─" if i < 3 else ""]
-        parts.append((f"   {self.draft.name}", "dim"))
+        parts.append((f"   {clean(self.draft.name, 30)}", "dim"))
         return Content.assemble(*parts)
 
     def take(self) -> None:
@@ -51,13 +52,35 @@ class WizardScreen(StudioScreen[None]):
             BadInput: something does not fit.
         """
 
-    def action_back(self) -> None:
-        """Keep what was typed even when it does not fit yet."""
+    def on_screen_resume(self) -> None:
+        """Another question may have changed the draft or its name."""
+        self.query_one("#way", Line).show(self.way())
+
+    def _remember(self) -> None:
+        """Keep what was typed even when it does not fit yet, and the whole draft for another day."""
         try:
             self.take()
         except BadInput:
             pass
+        try:
+            self.draft.keep()
+        except OSError as error:
+            self.complain(error)
+
+    def action_back(self) -> None:
+        """Leave for the screen below."""
+        self._remember()
         super().action_back()
+
+    def action_before(self) -> None:
+        """The question before, also when the way began at a later one; before the first one, out."""
+        self._remember()
+        place = WAY.index(self.step)
+        below = self.app.screen_stack[-2] if len(self.app.screen_stack) > 2 else None
+        if place == 0 or (isinstance(below, WizardScreen) and below.step == WAY[place - 1]):
+            super().action_back()
+        else:
+            self.app.switch_screen(self.studio._screen(WAY[place - 1], self.draft))
 
     def action_next(self) -> None:
         """On, when what was typed fits."""
@@ -66,6 +89,7 @@ class WizardScreen(StudioScreen[None]):
         except BadInput as error:
             self.complain(error)
             return
+        self._remember()
         following = WAY.index(self.step) + 1
         if following < len(WAY):
             self.studio.go(WAY[following], self.draft)
@@ -83,9 +107,11 @@ class WizardScreen(StudioScreen[None]):
                 return
             try:
                 file = self.draft.save(name)
+                self.draft.forget()
             except (BadInput, OSError) as error:
                 self.complain(error)
             else:
                 self.notify(f"Saved: {file}", markup=False)
+                self.query_one("#way", Line).show(self.way())
 
         self.app.push_screen(AskText("Save as a profile named", self.draft.name), named)

@@ -138,7 +138,7 @@ def figures(run: RunView, roomy: bool = False) -> Content:
         ("memory", _memory_text(run), ""),
         ("power", _power_text(run), ""),
         ("heat", _heat_text(run), ""),
-        ("rates", f"learning {number(last.get('lr'))}, gradient {number(last.get('grad_norm'))}", ""),
+        ("learning", f"rate {number(last.get('lr'))}, gradient {number(last.get('grad_norm'))}", ""),
         ("steps", f"{number(last.get('step_s'))} s each, {skipped} skipped", "bold $warning" if skipped else ""),
         ("kernels", str(state.get("kernels") or "n/a"), ""),
     ]

@@ -7,12 +7,15 @@ What it measures (a step's time on this machine with this profile) becomes the e
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bc250studio import pipeline, profiles, telemetry
-from bc250studio.errors import JobFailed
+from bc250studio.errors import JobFailed, StudioError, clean
 from bc250studio.jobs import FINISHED, JobFolder, control, spawn, standing
 from bc250studio.jobs.identity import Identity
 from bc250studio.jobs.progress import Progress, silent
@@ -43,9 +46,34 @@ def rehearse(resolved: profiles.Resolved, progress: Progress = silent) -> JobFol
     Raises:
         JobFailed: training did not reach its first checkpoint, or the resumed run did not end.
     """
+    return conduct(begin(resolved), progress)
+
+
+def begin(resolved: profiles.Resolved) -> JobFolder:
+    """Launch it, to be held after its first step, so that the kill lands in mid-training however fast a step is."""
     job = pipeline.launch(rehearsed(resolved), pipeline.STAGES, f"{resolved.name}-rehearsal", kind="rehearsal")
-    # Held after its first step, so that the kill lands in mid-training however fast a step is.
     control.ask(job, "pause", why="rehearsal")
+    return job
+
+
+def detached(resolved: profiles.Resolved) -> JobFolder:
+    """Begin it and return at once: a process of its own conducts it, so whoever asked may leave."""
+    job = begin(resolved)
+    with (job.path / "logs" / "rehearsal.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "bc250studio.pipeline.rehearsal", str(job.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env=spawn.child_environment(),
+        )
+    return job
+
+
+def conduct(job: JobFolder, progress: Progress = silent) -> JobFolder:
+    """The kill, the going on, the wait for its end. See :func:`rehearse`."""
     progress("training two steps", None, None)
     _wait(job, lambda: _held(job) or not standing(job).live, "its first checkpoint")
     if standing(job).live:
@@ -100,3 +128,24 @@ def _wait(job: JobFolder, condition: Any, what: str) -> None:
                 f"The rehearsal {job.name} waited {TIMEOUT_S:.0f} s for {what}; see: bc250studio logs {job.name}"
             )
         time.sleep(0.05)
+
+
+def main(folder: str) -> int:
+    """Conduct the rehearsal of a job that was begun; its server goes, its memory is wanted for the real run."""
+    from bc250studio.serve import server
+
+    job = JobFolder(Path(folder))
+    try:
+        conduct(job)
+    except StudioError as error:
+        job.event("error", clean(error))
+        return error.exit_code
+    finally:
+        if server.read(job) is not None:
+            server.stop(job)
+    job.event("rehearsal", "The rehearsal is over; its server was stopped.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

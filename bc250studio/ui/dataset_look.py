@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from bc250studio import paths, profiles
@@ -14,6 +13,7 @@ from bc250studio.data.check import look
 from bc250studio.data.prepare import preference_words
 from bc250studio.data.recognise import Recognition
 from bc250studio.errors import BadInput, StudioError, clean
+from bc250studio.ui.local_models import present_folder
 from bc250studio.ui.numbers import size
 from bc250studio.ui.watch import Snapshot
 
@@ -82,7 +82,7 @@ def known(snapshot: Snapshot) -> list[tuple[str, str, str]]:
             found.setdefault(profiles.load(name).profile.data.path, f"profile {name}")
         except StudioError:
             continue
-    for folder, where in ((paths.data_dir() / "collected", "answers kept in chat"), (Path.cwd(), "this folder")):
+    for folder, where in ((paths.data_dir() / "collected", "answers kept in chat"), (present_folder(), "this folder")):
         try:
             entries = sorted(folder.iterdir())
         except OSError:

@@ -126,6 +126,14 @@ def _walk(places: Iterable[Path], over: Callable[[], bool]) -> Iterator[Path]:
             continue
 
 
+def present_folder() -> Path:
+    """Where the app was started; home when that folder is gone."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path.home()
+
+
 def _short(path: Path) -> str:
     """The path, the home folder written as ~."""
     home = str(Path.home())

@@ -150,8 +150,8 @@ async def test_a_rehearsal_goes_the_whole_way_and_esc_returns_to_the_review(home
     base = tiny_model("llama")
     data = write_rows(tmp_path / "sums.jsonl", ROWS)
     changes = {
-        "model.base": str(base), "model.device": "cpu", "data.path": str(data), "data.max_length": 128,
-        "adapter.rank": 4, "train.tokens_per_step": 256, "serve.context": 256, "proof.limit_kl": 1.0,
+        "model.base": str(base), "model.device": "cpu", "data.path": str(data), "train.tokens_per_step": 256,
+        "train.tokens_per_pass": 256, "serve.device": "cpu", "serve.context": 256, "ask.prompts": ["What is 7?"],
     }  # fmt: skip
     file = Draft("tiny", "", "test", changes=changes).save("tiny")
     assert file.exists()
@@ -165,8 +165,10 @@ async def test_a_rehearsal_goes_the_whole_way_and_esc_returns_to_the_review(home
         await until(pilot, on(pilot, "TrainingScreen"))
         job = pilot.app.screen.job
         try:
-            await until(pilot, lambda: standing(job).verdict in ("done", "failed"), "its end", within_s=400)
+            over = "The rehearsal is over"
+            await until(pilot, lambda: over in str(job.events()), "its end", within_s=400)
             assert standing(job).verdict == "done", job.state()
+            assert "Killed by the rehearsal" in str(job.events()) and server.read(job) is None
             await pilot.press("escape")
             await until(pilot, on(pilot, "ReviewScreen"))
             await until(pilot, lambda: "a rehearsal's two steps" in " ".join(text(pilot, "#found").split()))

@@ -17,6 +17,7 @@ from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.dataset_look import Look, is_remote, quick
 from bc250studio.ui.dataset_look import known as _known
 from bc250studio.ui.draft import Draft
+from bc250studio.ui.local_models import present_folder
 from bc250studio.ui.screens.choose import Choose
 from bc250studio.ui.screens.columns import Columns
 from bc250studio.ui.screens.dataset_words import check_text, look_text
@@ -163,7 +164,7 @@ class DatasetScreen(WizardScreen):
             self._see("tree")
             typed = Path(self.query_one("#path", Input).value.strip() or ".").expanduser()
             here = typed if typed.is_dir() else typed.parent
-            start = here if typed.is_absolute() and here.is_dir() else Path.cwd()
+            start = here if typed.is_absolute() and here.is_dir() else present_folder()
             await self.query_one("#tree", Files).open(start, typed.name)
         self.action_list()
 

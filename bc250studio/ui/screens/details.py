@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import ago, duration, fixed, number, size
 from bc250studio.ui.screens.base import StudioScreen
 from bc250studio.ui.screens.training_words import events_text
-from bc250studio.ui.stage_words import NOTES
+from bc250studio.ui.stage_words import NOTES, table
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.words import hanging, verdict_text
 
 WIDTH = 76
+ANSWER_CHARACTERS = 300
 PARTS = ("report", "profile", "events", "files")
 
 
@@ -150,6 +151,7 @@ def report(run: RunView) -> Content:
             )
             label = f"{'':<10}{clean(record.get('verdict'), 10):<8} "
             parts += [(f"{name:<10}", "bold"), hanging(label, clean(text or "", 300), WIDTH)[10:] + "\n"]
+    parts += answers(run)
     warnings = [
         event for event in run.events if event.get("event") in ("warning", "error", "stall", "fallback", "note")
     ]
@@ -157,6 +159,20 @@ def report(run: RunView) -> Content:
         parts.append(("\nWarnings and notes\n", "bold"))
         parts += [hanging("  ", clean(event.get("text") or "", 300), WIDTH) + "\n" for event in warnings[-20:]]
     return Content.assemble(*parts)
+
+
+def answers(run: RunView) -> list[Any]:
+    """What base and tuned model said to the profile's questions, each in a few lines."""
+    asked = run.stages.get("ask", {}).get("answers")
+    parts: list[Any] = []
+    for answer in asked[:5] if isinstance(asked, list) else []:
+        if not isinstance(answer, Mapping):
+            continue
+        parts.append((f"\n{clean(answer.get('prompt') or '', 200)}\n", "bold"))
+        for side, style in (("base", "dim"), ("tuned", "")):
+            text = " ".join(clean(table(answer, side).get("text") or "", ANSWER_CHARACTERS).split())
+            parts.append((hanging(f"  {side:<6} ", text or "(nothing)", WIDTH) + "\n", style))
+    return parts
 
 
 def profile_text(run: RunView) -> Content | str:

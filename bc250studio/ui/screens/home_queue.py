@@ -39,7 +39,7 @@ class QueueOnHome(StudioScreen[None]):
 
     def why_not_queue(self, action: str) -> str | None:
         """Reasons."""
-        if action in QUEUE_KEYS and not queue.waiting():
+        if action in QUEUE_KEYS and not waiting():
             return "Nothing waits in the queue; w puts what is under the cursor there."
         if action in QUEUE_KEYS - {"start_queue"} and not self._on("queue"):
             return "Go to the queue with tab first."
@@ -50,7 +50,7 @@ class QueueOnHome(StudioScreen[None]):
         return queue.folder() / chosen if chosen else None
 
     def _show_queue(self, snapshot: Snapshot) -> None:
-        entries = queue.waiting()
+        entries = waiting()
         table = self.query_one("#queue", Rows)
         if not entries and table.has_focus:
             self.query_one("#profiles", Rows).focus()
@@ -98,7 +98,7 @@ class QueueOnHome(StudioScreen[None]):
             moved = await self.attempt(lambda: queue.move(entry, by))
             self.show(self.studio.snapshot)
             if moved is not None:
-                names = [file.name for file in queue.waiting()]
+                names = [file.name for file in waiting()]
                 self.query_one("#queue", Rows).move_cursor(row=names.index(moved.name))
 
     async def action_remove(self) -> None:
@@ -115,6 +115,14 @@ class QueueOnHome(StudioScreen[None]):
         if job is not None:
             self.notify(f"{job.name} works on the queue.", markup=False)
             self.studio.watcher.hurry()
+
+
+def waiting() -> list[Path]:
+    """What waits; nothing where the folder cannot be read or made."""
+    try:
+        return queue.waiting()
+    except OSError:
+        return []
 
 
 def _waited(entry: Path) -> float | None:

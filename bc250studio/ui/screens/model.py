@@ -80,8 +80,7 @@ class ModelScreen(WizardScreen):
     def _folders(self) -> list[str]:
         """What the settings name, and the folder of the draft's data: models often lie near it."""
         data = str(self.draft.value("data.path"))
-        near = [] if ":" in data.split("/")[0] else [str(Path(data).expanduser().absolute().parent)]
-        return [*self.studio.machine.models.folders, *near]
+        return [*self.studio.machine.models.folders, *filter(None, [_beside(data)])]
 
     @property
     def base(self) -> str:
@@ -236,8 +235,20 @@ def _named(snapshot: Snapshot, _: list[str]) -> list[LocalModel]:
     return local_models.named(bases)
 
 
-def _on_disk(_: Snapshot, folders: list[str]) -> list[LocalModel]:
-    return local_models.on_disk([*folders, Path.cwd()])
+def _on_disk(snapshot: Snapshot, folders: list[str]) -> list[LocalModel]:
+    """What the settings name, the present folder, where this draft's and earlier runs' data lie, the usual places."""
+    near = []
+    for row in snapshot.jobs[:10]:
+        try:
+            near.append(_beside(row.standing.job.profile().profile.data.path))
+        except StudioError:
+            continue
+    return local_models.on_disk([*folders, local_models.present_folder(), *filter(None, near)])
+
+
+def _beside(data: str) -> str:
+    """The folder in which a dataset lies; empty for those of the hub and of the package."""
+    return "" if data.startswith(("hub:", "assets:")) else str(Path(data).expanduser().absolute().parent)
 
 
 SCREEN = ModelScreen

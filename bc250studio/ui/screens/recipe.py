@@ -144,7 +144,7 @@ class RecipeScreen(WizardScreen):
 
     def _keep(self, entry: Input | Choice) -> bool:
         key = self._keys.get(entry.id or "")
-        if key is None:
+        if key is None or not self.is_attached:
             return True
         try:
             self.draft.put_text(key, entry.value)

@@ -34,7 +34,7 @@ class ReviewScreen(WizardScreen):
         Binding("s", "start", "Start", id="review.start", tooltip="Train, export, serve, prove and ask"),
         Binding("t", "train", "Train", id="review.train", tooltip="Only train; e exports and serves later"),
         Binding(
-            "h", "rehearse", "Rehearse", id="review.rehearse", tooltip="Everything in two steps, before a long run"
+            "h", "rehearse", "Rehearse", id="review.rehearse", tooltip="Everything in two steps with a kill between"
         ),
         Binding("w", "queue", "Queue", id="review.queue", tooltip="Run it after what runs and waits now"),
         Binding("m", "modify", "Modify", show=False, id="review.modify", tooltip="Change the recipe"),
@@ -123,18 +123,18 @@ class ReviewScreen(WizardScreen):
 
     def action_start(self) -> None:
         """The whole way."""
-        self._launch(self.draft.resolved(), pipeline.STAGES)
+        self._launch(pipeline.STAGES)
 
     def action_train(self) -> None:
         """Only the training."""
-        self._launch(self.draft.resolved(), ("train",))
+        self._launch(("train",))
 
     def action_rehearse(self) -> None:
-        """Two steps of everything."""
-        from bc250studio.pipeline.rehearsal import rehearsed
+        """Two steps of everything with a kill in mid-training; conducted by a process of its own."""
+        from bc250studio.pipeline import rehearsal
 
-        short = rehearsed(self.draft.resolved())
-        self._launch(short, pipeline.STAGES, f"{self.draft.name}-rehearsal", kind="rehearsal", last=False)
+        resolved = self.draft.resolved()
+        self._begin(lambda: rehearsal.detached(resolved), last=False)
 
     async def action_queue(self) -> None:
         """Behind what runs now; its runner works on without the app."""
@@ -157,19 +157,16 @@ class ReviewScreen(WizardScreen):
         """To the recipe."""
         self.studio.go("recipe", self.draft)
 
-    def _launch(
-        self,
-        resolved: profiles.Resolved,
-        stages: tuple[str, ...],
-        title: str = "",
-        kind: str = "train",
-        last: bool = True,
-    ) -> None:
+    def _launch(self, stages: tuple[str, ...]) -> None:
+        resolved = self.draft.resolved()
+        self._begin(lambda: pipeline.launch(resolved, stages), last=True)
+
+    def _begin(self, work: Callable[[], JobFolder], last: bool) -> None:
         """``last``: the draft has become a run and the way is over; else esc returns here."""
         self._starting = True
         self.refresh_reasons()
         self.notify("Starting ...", timeout=2)
-        self.run_worker(self._start(lambda: pipeline.launch(resolved, stages, title, kind), last), exit_on_error=False)
+        self.run_worker(self._start(work, last), exit_on_error=False)
 
     async def _start(self, work: Callable[[], JobFolder], last: bool) -> None:
         try:

@@ -17,7 +17,8 @@ from bc250studio.ui.words import hanging
 
 WIDTH = 76
 LABEL = 10
-BAR = 18
+BAR = 12
+NO_BREAK = "\u00a0"
 
 
 def checks(resolved: profiles.Resolved) -> Content:
@@ -36,9 +37,10 @@ def model(resolved: profiles.Resolved) -> Content:
 
     source = find(resolved.profile.model.base, resolved.profile.model.revision)
     facts = describe(source)
-    licence = f" · licence {clean(facts.licence, 30)}" if facts.licence else ""
-    text = f"{clean(source.name, 60)} · {big(facts.parameters)} parameters · {facts.layers} layers{licence}"
-    return line("model", text)
+    pieces = [clean(source.name, 200), f"{big(facts.parameters)} parameters", f"{facts.layers} layers"]
+    if facts.licence:
+        pieces.append(f"licence {clean(facts.licence, 30)}")
+    return line("model", " · ".join(piece.replace(" ", NO_BREAK) for piece in pieces))
 
 
 def data(resolved: profiles.Resolved) -> Content:
@@ -137,8 +139,8 @@ def memory_text(training: dict[str, Any], serving: dict[str, Any], others: tuple
 def _verdict(fit: dict[str, Any]) -> list[Any]:
     sign = {"fits": "✓", "tight": "!", "does not fit": "✗"}.get(fit["verdict"], "·")
     style = {"fits": "$success", "tight": "$warning"}.get(fit["verdict"], "$error")
-    label = f"{'':<{LABEL}}{sign} {fit['verdict']}: "
-    return [(hanging(label, clean(fit["why"], 400), WIDTH)[LABEL:] + "\n", style)]
+    text = f"{sign} {fit['verdict']}: {clean(fit['why'], 400)}"
+    return [(hanging(" " * LABEL, text, WIDTH)[LABEL:] + "\n", style)]
 
 
 def rows(found: Any, resolved: profiles.Resolved) -> tuple[Content, float | None]:

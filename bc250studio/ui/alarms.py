@@ -76,7 +76,7 @@ class AlarmWatch:
         """Take what is new in the events, and the board's newest readings."""
         if not self._asked_for_heat and self.job.state().get("phase") not in (None, "created"):
             self._asked_for_heat, self._heat = True, heat_of(self.job)
-        for record in self._lines.read()[0]:
+        for record in self._lines.read():
             self._story.take(record)
             self._events()
         self._reading(readings)
@@ -131,21 +131,25 @@ def newest_readings(job: JobFolder) -> tuple[dict[str, Any], float]:
     return {}, 0.0
 
 
-def peak_temperature(folder: Path) -> float | None:
-    """The highest trusted temperature of a finished run in °C; the GPU's, else the CPU's."""
+def peak_temperature(folder: Path, train: Mapping[str, Any]) -> float | None:
+    """The highest trusted temperature of a finished run in °C, as its trainer recorded it; else from the guard's lines.
+
+    The GPU's, else the CPU's. A very long file is sampled.
+    """
+    thermal = train.get("thermal")
+    recorded = thermal.get("max_temp_c") if isinstance(thermal, dict) else None
+    if isinstance(recorded, (int, float)) and not isinstance(recorded, bool):
+        return float(recorded)
     found: dict[str, float] = {}
-    try:
-        with (folder / "board.jsonl").open("rb") as file:
-            for line in file:
-                readings = _record(line).get("readings")
-                if not isinstance(readings, dict):
-                    continue
-                for name in ("gpu_temp_c", "cpu_temp_c"):
-                    value = trusted(readings.get(name))
-                    if value is not None:
-                        found[name] = max(found.get(name, value), value)
-    except OSError:
-        return None
+    for block in Lines(folder / "board.jsonl", sample=True).blocks():
+        for record in block:
+            readings = record.get("readings")
+            if not isinstance(readings, dict):
+                continue
+            for name in ("gpu_temp_c", "cpu_temp_c"):
+                value = trusted(readings.get(name))
+                if value is not None:
+                    found[name] = max(found.get(name, value), value)
     return found.get("gpu_temp_c", found.get("cpu_temp_c"))
 
 

@@ -6,6 +6,7 @@ only reads. Leaving it, losing the line or killing it changes nothing but the vi
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -89,6 +90,8 @@ class StudioApp(TerminalApp):
             self.open_run(self.first_job)
         self.set_thin(self.thin)
         self.watcher.start()
+        # What has been imported stays for good; the collector need not look through it again and again.
+        self.call_after_refresh(gc.freeze)
         for sentence in self._complaints:
             self.notify(sentence, severity="warning", timeout=10, markup=False)
         if self._line_may_be_thin():

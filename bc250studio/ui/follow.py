@@ -18,6 +18,7 @@ from bc250studio.jobs import JobFolder, Standing, standing
 from bc250studio.jobs.folder import SCHEMA, read_json
 from bc250studio.ui.alarms import Heat, heat_of
 from bc250studio.ui.lines import Lines
+from bc250studio.ui.numbers import finite
 from bc250studio.ui.readings import reading_text, trusted
 from bc250studio.ui.series import Curve, Series
 from bc250studio.ui.story import Story, Told
@@ -29,6 +30,7 @@ STEP_CURVES = (
 BOARD_CURVES = (
     "gpu_temp_c", "cpu_temp_c", "gpu_power_w", "gpu_clock_mhz", "gpu_memory_used_mib", "mem_available_mib", "fan_rpm",
 )  # fmt: skip
+FILES = ("metrics", "board", "events")
 LONGEST_GAP_S = 10.0
 """Between two board readings; a longer one says nothing about what was between."""
 __all__ = ["Follower", "RunView", "reading_text", "trusted"]
@@ -51,7 +53,8 @@ class RunView:
     server: Mapping[str, Any] = field(default_factory=dict)
     heat_limits: tuple[tuple[str, float], ...] = ()
     mean_power_w: float | None = None
-    throttled_s: float = 0.0
+    throttled_s: float | None = 0.0
+    """None where the guard's file was too long to be read whole."""
 
     @property
     def events(self) -> tuple[Mapping[str, Any], ...]:
@@ -104,13 +107,17 @@ class Follower:
         self._heat: Heat | None = None
         self._device: str | None = None
         self._stages: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._files = {name: Lines(job.path / f"{name}.jsonl") for name in ("metrics", "board", "events")}
+        self._files = {name: Lines(job.path / f"{name}.jsonl", name == "board") for name in FILES}
         self._forget()
 
     def _forget(self) -> None:
-        self._series = {name: Series() for name in (*STEP_CURVES, *BOARD_CURVES)}
+        self._series = {name: Series() for name in STEP_CURVES}
         self._latest: dict[str, Any] = {}
         self._story = Story()
+        self._forget_board()
+
+    def _forget_board(self) -> None:
+        self._series |= {name: Series() for name in BOARD_CURVES}
         self._readings: dict[str, Any] = {}
         self._board_t: float | None = None
         self._board_start: float | None = None
@@ -145,28 +152,31 @@ class Follower:
             server=read_json(self.job.path / "server.json"),
             heat_limits=self._heat.lines if self._heat else (),
             mean_power_w=self._power[0] / self._power[1] if self._power[1] else None,
-            throttled_s=self._throttled_s,
+            throttled_s=None if self._files["board"].sampled else self._throttled_s,
         )
 
     def _read_metrics(self) -> None:
-        records, fresh = self._files["metrics"].read()
-        if fresh:
+        for records in self._files["metrics"].blocks():
+            if self._files["metrics"].fresh:
+                self._files["metrics"].fresh = False
+                self._series |= {name: Series() for name in STEP_CURVES}
+            steps = [record.get("step") for record in records]
             for name in STEP_CURVES:
-                self._series[name] = Series()
-        steps = [record.get("step") for record in records]
-        for name in STEP_CURVES:
-            self._series[name].extend(steps, [record.get(name) for record in records])
-        if records:
-            self._latest = records[-1]
-            self._story.moved(self._latest.get("t"))
+                self._series[name].extend(steps, [record.get(name) for record in records])
+            if records:
+                self._latest = records[-1]
+                self._story.moved(self._latest.get("t"))
 
     def _read_board(self) -> None:
-        records, _ = self._files["board"].read()
-        sound = [
-            record
-            for record in records
-            if isinstance(record.get("readings"), dict) and isinstance(record.get("t"), (int, float))
-        ]
+        for records in self._files["board"].blocks():
+            if self._files["board"].fresh:
+                self._files["board"].fresh = False
+                self._forget_board()
+            self._take_board(
+                [r for r in records if isinstance(r.get("readings"), dict) and finite(r.get("t")) is not None]
+            )
+
+    def _take_board(self, sound: list[dict[str, Any]]) -> None:
         if not sound:
             return
         if self._board_start is None:
@@ -190,8 +200,8 @@ class Follower:
         return seconds
 
     def _read_events(self) -> None:
-        records, fresh = self._files["events"].read()
-        if fresh:
+        records = self._files["events"].read()
+        if self._files["events"].fresh:
             self._story = Story()
         for record in records:
             self._story.take(record)

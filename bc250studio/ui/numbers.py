@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 NA = "n/a"
@@ -68,6 +69,15 @@ def age(seconds: Any) -> str:
     if real < 86400:
         return f"{int(real // 3600)} h"
     return f"{int(real // 86400)} d"
+
+
+def clock(t: Any, form: str = "%H:%M:%S") -> str:
+    """A Unix time as this machine's time of day; as many blanks when it is none."""
+    real = finite(t)
+    try:
+        return time.strftime(form, time.localtime(real)) if real is not None else " " * 8
+    except (OverflowError, ValueError, OSError):
+        return " " * 8
 
 
 def ago(seconds: Any) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bc250studio.errors import clean
+from bc250studio.ui.numbers import finite
 
 OF_THE_RUN = frozenset({
     "phase", "stage", "evaluation", "checkpoint", "sample", "paused", "resumed", "stopped", "fallback", "error",
@@ -87,29 +88,29 @@ class Story:
         """One event; what is no sound record only stands in the list."""
         self._told = None
         self._events.append(record)
-        kind, t = record.get("event"), _number(record.get("t"))
+        kind, t = str(record.get("event")), finite(record.get("t"))
         if kind in OF_THE_RUN or "stall_s" in record:
             self._stall = None
         if kind == "evaluation":
-            step, loss = _number(record.get("step")), _number(record.get("loss"))
+            step, loss = finite(record.get("step")), finite(record.get("loss"))
             if step is not None and loss is not None:
                 self._evaluations[step] = loss
         elif kind == "sample":
             self._sample(record)
         elif kind == "stall" and t is not None:
             text = clean(record.get("text") or "It makes no progress.", 400)
-            self._stall = Stall(t - (_number(record.get("idle_s")) or 0.0), t, text)
+            self._stall = Stall(t - (finite(record.get("idle_s")) or 0.0), t, text)
         elif kind == "paused" and t is not None:
             self._end_pause(t)
             reason, text = clean(record.get("reason") or "", 20), clean(record.get("text") or "", 300)
-            self._pauses.append(Pause(t, None, reason, text, _number(record.get("temp_c"))))
+            self._pauses.append(Pause(t, None, reason, text, finite(record.get("temp_c"))))
         elif kind in ("resumed", "stopped", "stage", "error") and t is not None:
             self._end_pause(t)
         if isinstance(record.get("blind"), bool):
             self._blind = clean(record.get("text") or "", 300) if record["blind"] and kind == "warning" else ""
 
     def _sample(self, record: Mapping[str, Any]) -> None:
-        step, answer = _number(record.get("step")), record.get("answer")
+        step, answer = finite(record.get("step")), record.get("answer")
         if step is not None and isinstance(answer, str):
             self._samples.append(Sample(int(step), clean(record.get("prompt") or ""), clean(answer)))
 
@@ -120,7 +121,7 @@ class Story:
 
     def moved(self, t: object) -> None:
         """A step was made at ``t``: whatever had stalled goes on."""
-        now = _number(t)
+        now = finite(t)
         if self._stall is not None and (now is None or now > self._stall.said):
             self._stall, self._told = None, None
 
@@ -136,9 +137,3 @@ class Story:
                 self._blind,
             )
         return self._told
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
-        return float(value)
-    return None

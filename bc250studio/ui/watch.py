@@ -233,7 +233,7 @@ def _row(job: JobFolder, known: JobRow | None) -> JobRow:
     if known is not None:
         return JobRow(now, known.train, known.prove, known.peak_temp_c)
     train = job.stage("train")
-    peak = peak_temperature(job.path) if now.verdict in FINISHED else None
+    peak = peak_temperature(job.path, train) if now.verdict in FINISHED else None
     return JobRow(now, train, job.stage("prove"), peak)
 
 

@@ -96,6 +96,12 @@ class Terminal:
             os.write(self.master, KEYS.get(key, key).encode())
             self.pump(0.15)
 
+    def resize(self, columns: int, lines: int) -> None:
+        """Another window size; the kernel tells the app by SIGWINCH."""
+        self.screen.resize(lines, columns)
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.pump(0.01)
+
     def hang_up(self) -> None:
         """The line is cut: the terminal vanishes."""
         os.close(self.slave)

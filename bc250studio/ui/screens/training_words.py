@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from textual.content import Content
 
 from bc250studio.errors import clean
 from bc250studio.ui.follow import RunView
-from bc250studio.ui.numbers import bar, duration, number
+from bc250studio.ui.numbers import bar, clock, duration, number
 from bc250studio.ui.words import verdict_text
 
 
@@ -48,10 +47,8 @@ def events_text(run: RunView, count: int) -> str:
     """The last events, one a line, with their time of day."""
     lines = []
     for event in run.events[-count:]:
-        t = event.get("t")
-        clock = time.strftime("%H:%M:%S", time.localtime(t)) if isinstance(t, (int, float)) else "        "
         text = clean(event.get("text") or event.get("event") or "", 300).replace("\n", " ")
-        lines.append(f"{clock} {text}")
+        lines.append(f"{clock(event.get('t'))} {text}")
     return "\n".join(lines)
 
 
@@ -61,8 +58,7 @@ def held_up(run: RunView) -> Content | None:
         return None
     told = run.told
     if told.stall is not None:
-        since = time.strftime("%H:%M", time.localtime(told.stall.since))
-        head = f" STALLED {duration(run.t - told.stall.since)}, since {since} "
+        head = f" STALLED {duration(run.t - told.stall.since)}, since {clock(told.stall.since, '%H:%M')} "
         return Content.assemble((head, "bold reverse $error"), f" {told.stall.text}")
     if told.pause is not None:
         kind, style = {

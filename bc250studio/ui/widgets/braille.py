@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bc250studio.ui.series import Bucket, Curve
 
@@ -118,25 +119,44 @@ def draw(
 
 def _draw_line(cells: list[list[Cell]], trace: Trace, frame: Frame, width: int, height: int, ascii_only: bool) -> None:
     bits = [[0] * width for _ in range(height)]
-    columns, rows = width * 2, height * 4
+    rows = height * 4
     before: tuple[int, int] | None = None
-    for bucket in trace.curve:
-        if bucket.x1 < frame.x0 or bucket.x0 > frame.x1:
-            continue
-        left = _column(bucket.x0, frame, columns)
-        right = _column(bucket.x1, frame, columns)
-        top, bottom = (_dot(v, frame.y0, frame.y1, rows) for v in (bucket.high, bucket.low))
-        middle = _dot(bucket.mean, frame.y0, frame.y1, rows)
+    for left, right, low, high, first, last in _by_column(trace.curve, frame, width * 2):
+        top, bottom = _dot(high, frame.y0, frame.y1, rows), _dot(low, frame.y0, frame.y1, rows)
         if before is not None:
-            _segment(bits, *before, left, middle)
+            _segment(bits, *before, left, _dot(first, frame.y0, frame.y1, rows))
         for column in range(left, right + 1):
             _vertical(bits, column, top, bottom)
-        before = (right, middle)
+        before = (right, _dot(last, frame.y0, frame.y1, rows))
     for row in range(height):
         for column in range(width):
             if bits[row][column]:
                 mark = "*" if ascii_only else chr(0x2800 + bits[row][column])
                 cells[row][column] = (mark, trace.role)
+
+
+def _by_column(curve: Curve, frame: Frame, columns: int) -> list[list[Any]]:
+    """Buckets that fall on one column of dots as one: columns, lowest, highest, first and last mean.
+
+    A curve has more buckets than a pane has columns, and drawing is what a tick costs: this is its inner loop.
+    """
+    x0, x1, last_column = frame.x0, frame.x1, columns - 1
+    scale = last_column / max(x1 - x0, 1e-12)
+    found: list[list[Any]] = []
+    end = -1
+    for begins, ends, low, high, mean, _ in curve:
+        if ends < x0 or begins > x1:
+            continue
+        left = min(last_column, max(0, int((begins - x0) * scale + 0.5)))
+        right = left if ends == begins else min(last_column, max(0, int((ends - x0) * scale + 0.5)))
+        if left == end:
+            now = found[-1]
+            now[2], now[3], now[5] = min(now[2], low), max(now[3], high), mean
+            now[1] = end = right
+        else:
+            found.append([left, right, low, high, mean, mean])
+            end = right
+    return found
 
 
 def _draw_points(

@@ -171,6 +171,8 @@ def _heat_text(run: RunView) -> str:
     """Rests and time at the throttle point."""
     count = len(run.told.pauses)
     rests = f"{count} pause{'s' if count > 1 else ''}, {duration(run.paused_s)}" if count else "no pause"
+    if run.throttled_s is None:  # a run of days: its guard's file is sampled, and so is what lies between
+        return rests
     return rests + (f", throttled {duration(run.throttled_s)}" if run.throttled_s >= 1 else ", not throttled")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bc250studio.cli.common import Bar, emit
+from bc250studio.errors import clean
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", action="append", default=[], help="a question (may be given again)")
     parser.add_argument("--file", type=Path, help="a prompts file with expectations (TOML, JSON, JSON lines)")
     parser.add_argument("--max-tokens", type=int, help="longest answer")
+    parser.add_argument("--list", action="store_true", help="only list what can be asked: own and held-out questions")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -26,6 +28,12 @@ def run(options: argparse.Namespace) -> int:
 
     bar = Bar()
     job, resolved = job_for(options.target, options.base, bar)
+    if options.list:
+        found = stage_ask.offered(resolved)
+        bar.close()
+        lines = [f"{question['from']:<14}{' '.join(clean(question['text']).split())}" for question in found]
+        emit({"run": job.name, "questions": found}, options.json, "\n".join(lines))
+        return 0
     changes = {}
     if options.prompt or options.file:
         changes = {"prompts": options.prompt, "file": str(options.file) if options.file else None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from typing import Any
 
 from bc250studio.cli.common import Bar, narrate
@@ -13,8 +12,11 @@ from bc250studio.errors import BadInput, StudioError, clean, nearest
 HELP = """\
 /base, /tuned, /both      who answers
 /system TEXT              the system message (empty: none)
-/thinking on|off|auto     for templates that have it
-/temperature X            0 is greedy
+/thinking on|off|auto     for templates that have it; auto is as it was trained
+/set NAME VALUE           temperature (0 is greedy), top_p, top_k, min_p, repeat_penalty, seed, max_tokens
+/prompts                  the profile's and the held-out rows' questions; /prompts N asks one
+/good                     keep the tuned answer as a row for a second round
+/better TEXT              keep TEXT as the answer it should have given
 /new                      forget what was said
 /restart                  start the server again
 /quit                     leave; the server stays"""
@@ -33,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read lines until the end of input or /quit."""
-    from bc250studio.serve import stage_serve
+    from bc250studio.serve import stage_ask, stage_serve
     from bc250studio.serve.chat import Chat
     from bc250studio.serve.talk import Sampling
     from bc250studio.serve.target import job_for
@@ -42,27 +44,29 @@ def run(options: argparse.Namespace) -> int:
     job, resolved = job_for(options.target, options.base, bar)
     found = stage_serve.running(job, resolved, bar)
     bar.close()
-    data = resolved.profile.data
+    data, as_trained = resolved.profile.data, stage_ask.thinking_of(resolved)
     chat = Chat(
         found.talk(),
         job.path,
         system=options.system if options.system is not None else data.system,
-        thinking={"on": True, "off": False, "auto": data.thinking}[options.thinking],
+        thinking={"on": True, "off": False, "auto": as_trained}[options.thinking],
         sampling=Sampling(temperature=options.temperature),
         max_tokens=options.max_tokens,
     )
     narrate(f"{found.url} on {found.backend_words}. /help lists what you can say; Ctrl-C stops an answer.")
     if found.adapter is None:
         narrate("This run is served merged: there is no base beside it on this server.")
-    return _loop(_Terminal(chat, job, resolved, options.side))
+    return _loop(_Terminal(chat, job, resolved, options.side, as_trained))
 
 
 class _Terminal:
     """The chat, who answers, and how to bring the server back."""
 
-    def __init__(self, chat: Any, job: Any, resolved: Any, side: str) -> None:
+    def __init__(self, chat: Any, job: Any, resolved: Any, side: str, as_trained: bool | None = None) -> None:
         self.chat, self.job, self.resolved, self.side = chat, job, resolved, side
+        self.as_trained = as_trained
         self.unanswered = ""
+        self.questions: list[dict[str, str]] = []
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -116,6 +120,36 @@ class _Terminal:
         print(flush=True)
         narrate(f"  {answer.tokens} tokens, {answer.tokens_per_s:.1f}/s, {STOPS.get(answer.stop, answer.stop)}")
 
+    def prompts(self, chosen: str) -> None:
+        """List the questions, or ask the one of that number."""
+        from bc250studio.serve import stage_ask
+
+        if not self.questions:
+            self.questions = stage_ask.offered(self.resolved)
+        if not chosen:
+            for i, question in enumerate(self.questions, 1):
+                narrate(f"{i:>3}  {' '.join(clean(question['text']).split())}")
+        elif chosen.isdigit() and 1 <= int(chosen) <= len(self.questions):
+            text = self.questions[int(chosen) - 1]["text"]
+            print(f"you> {clean(text)}", flush=True)
+            self.answer(text)
+        else:
+            raise BadInput(f"/prompts takes a number from 1 to {len(self.questions)}.")
+
+    def keep(self, better: str | None) -> None:
+        """The tuned answer, or a better one, as a row for a second round."""
+        from bc250studio.serve import collected
+
+        if not self.chat.histories["tuned"] or better == "":
+            raise BadInput("There is no answer of the tuned model to keep; /better takes the better answer.")
+        name = str(self.job.state().get("profile") or self.job.name)
+        file = collected.save(name, self.chat.row(better))
+        narrate(f"Row {collected.count(name)} of {file}")
+        narrate(
+            f"A second round from this adapter: bc250studio run {name} --set data.path={file} "
+            f"--set adapter.start_from={self.job.path}/checkpoints/final --set data.train_on=last"
+        )
+
     def restart(self) -> None:
         """Start the server again, and repeat the question that was not answered."""
         from bc250studio.serve import stage_serve
@@ -168,12 +202,14 @@ def _command(terminal: _Terminal, text: str) -> None:
     elif word == "/thinking":
         if rest not in ("on", "off", "auto"):
             raise BadInput("/thinking takes on, off or auto.")
-        chat.thinking = {"on": True, "off": False, "auto": None}[rest]
-    elif word == "/temperature":
-        try:
-            chat.sampling = replace(chat.sampling, temperature=max(0.0, float(rest)))
-        except ValueError:
-            raise BadInput("/temperature takes a number.") from None
+        chat.thinking = {"on": True, "off": False, "auto": terminal.as_trained}[rest]
+    elif word in ("/set", "/temperature"):
+        name, _, value = (f"temperature {rest}" if word == "/temperature" else rest).partition(" ")
+        chat.put(name, value)
+    elif word == "/prompts":
+        terminal.prompts(rest)
+    elif word in ("/good", "/better"):
+        terminal.keep(rest if word == "/better" else None)
     elif word == "/new":
         chat.reset()
     elif word == "/restart":

@@ -43,6 +43,7 @@ class Proof:
     merged: bool = False
     merge: Distance | None = None
     merge_share: float | None = None
+    rates: dict[str, Any] = field(default_factory=dict)
     cause: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -102,6 +103,7 @@ class Proof:
             "merged": self.merged,
             "merge": self.merge.as_dict() if self.merge else None,
             "merge_share": _rounded(self.merge_share),
+            "rates": self.rates or None,
             "cause": self.cause or None,
             "notes": self.notes,
         }

@@ -51,3 +51,21 @@ def measure(talk: Talk, scale: float, prompt_tokens: int = 128, answer_tokens: i
     ids = prompt_ids(talk, prompt_tokens)
     once(talk, ids, answer_tokens, scale)
     return summed([once(talk, ids, answer_tokens, scale) for _ in range(repeats)])
+
+
+SLOW_PER_S = 4.0
+"""Below this one measured answer must do: a reader does not wait minutes for a second decimal."""
+
+
+def price(talk: Talk, prompt_tokens: int = 64, answer_tokens: int = 32, repeats: int = 3) -> dict[str, Rates]:
+    """What the adapter costs: ``base`` (scale 0, llama-server leaves it out) and ``tuned``, by turns on one server."""
+    ids = prompt_ids(talk, prompt_tokens)
+    scales = {"base": 0.0, "tuned": 1.0}
+    first = [once(talk, ids, answer_tokens, scale) for scale in scales.values()]  # shaders compile on the first
+    if min(answer.tokens_per_s for answer in first) < SLOW_PER_S:
+        repeats = 1
+    answers: dict[str, list[Answer]] = {side: [] for side in scales}
+    for _ in range(repeats):
+        for side, scale in scales.items():
+            answers[side].append(once(talk, ids, answer_tokens, scale))
+    return {side: summed(some) for side, some in answers.items()}

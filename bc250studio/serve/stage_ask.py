@@ -66,12 +66,15 @@ def run(job: JobFolder, resolved: Resolved, progress: Progress) -> dict[str, Any
 
 
 def thinking_of(resolved: Resolved) -> bool | None:
-    """The thinking switch the rows were trained with; questions are asked with the same."""
+    """The thinking switch the rows were trained with; questions are asked and chats are held with the same."""
     from bc250studio.data.thinking import served
     from bc250studio.models.find import find
 
     profile = resolved.profile
-    return served(profile, find(profile.model.base, profile.model.revision))
+    try:
+        return served(profile, find(profile.model.base, profile.model.revision))
+    except StudioError:  # the training model was moved away; what is served needs only its GGUF
+        return profile.data.thinking
 
 
 def questions_of(resolved: Resolved) -> list[Question]:
@@ -80,20 +83,45 @@ def questions_of(resolved: Resolved) -> list[Question]:
     questions = questions_from(wanted.prompts)
     if wanted.file:
         questions += read_questions(Path(wanted.file).expanduser())
-    if questions:
-        return questions
+    return questions or held_out(resolved, DEFAULT_QUESTIONS)
+
+
+def held_out(resolved: Resolved, most: int) -> list[Question]:
+    """The questions of the first evaluation rows: never trained on, so their answers are the model's own.
+
+    Raises:
+        BadInput: model or data are not where they were.
+    """
     from bc250studio import data
     from bc250studio.models.find import find
 
     source = find(resolved.profile.model.base, resolved.profile.model.revision)
-    chosen = []
+    chosen: list[Question] = []
     for chat in data.prepare(resolved.profile, source).eval_chats:
+        if len(chosen) == most:
+            break
         last = max((i for i, message in enumerate(chat) if message.get("role") == "user"), default=-1)
         if last >= 0 and all(isinstance(message.get("content"), str) for message in chat[: last + 1]):
             chosen.append(Question(tuple(chat[: last + 1])))
-        if len(chosen) == DEFAULT_QUESTIONS:
-            break
     return chosen
+
+
+def offered(resolved: Resolved, most: int = 100) -> list[dict[str, str]]:
+    """What a chat may begin with: the profile's own questions, its prompts file's, then those of held-out rows.
+
+    Raises:
+        BadInput: the prompts file, the model or the data cannot be read.
+    """
+    wanted = resolved.profile.ask
+    groups = [("profile", questions_from(wanted.prompts))]
+    if wanted.file:
+        groups.append(("prompts file", read_questions(Path(wanted.file).expanduser())))
+    groups.append(("held-out row", held_out(resolved, most)))
+    found: dict[str, str] = {}
+    for origin, questions in groups:
+        for question in questions:
+            found.setdefault(question.prompt, origin)
+    return [{"text": text, "from": origin} for text, origin in list(found.items())[:most]]
 
 
 class _BaseServer:

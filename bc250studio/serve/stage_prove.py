@@ -12,9 +12,10 @@ from bc250studio.jobs import JobFolder
 from bc250studio.jobs.folder import read_json
 from bc250studio.jobs.progress import Progress
 from bc250studio.profiles import Resolved
-from bc250studio.serve import bisect, prove, same_ids, server, stage_serve
+from bc250studio.serve import bisect, prove, rates, same_ids, server, stage_serve
 from bc250studio.serve.merge_check import check_merge
 from bc250studio.serve.reference import read_reference
+from bc250studio.serve.talk import Talk
 
 
 def inputs(job: JobFolder, resolved: Resolved) -> dict[str, Any]:
@@ -89,10 +90,22 @@ def prove_run(job: JobFolder, resolved: Resolved, progress: Progress) -> prove.P
         proof.cause = bisect.find_cause(
             proof, talk, reference, plan, binary, job.path / trained if trained else None, progress
         )
+    _measure_price(proof, talk, progress)
     talk.settle()
     if talk.deaths:
         proof.notes.append(f"the server died {talk.deaths} times while it was compared and was started again")
     return proof
+
+
+def _measure_price(proof: prove.Proof, talk: Talk, progress: Progress) -> None:
+    """Tokens a second with the adapter and without: shown, never judged, and never a reason to fail."""
+    if not talk.has_adapter or talk.rescale is not None:
+        return  # one side only; or a device that computes on the CPU for the sake of a check, whose rate says nothing
+    progress("measuring what the adapter costs", None, None)
+    try:
+        proof.rates = {side: found.as_dict() for side, found in rates.price(talk).items()}
+    except StudioError as error:
+        proof.notes.append(f"tokens a second could not be measured: {clean(error, 120)}")
 
 
 def _check_merge(proof: prove.Proof, job: JobFolder, trained: Path, merged: Path) -> None:

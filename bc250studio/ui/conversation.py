@@ -1,4 +1,4 @@
-"""What the chat screen keeps: the served conversation, answers as they grow, and thumbs as dataset rows.
+"""What the chat screen keeps: the served conversation, and answers as they grow.
 
 The talking itself (one history a side, slots, transcript) is ``serve.chat``; here a daemon thread reads
 its pieces and posts them, at most four times a second.
@@ -6,19 +6,15 @@ its pieces and posts them, at most four times a second.
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from textual.content import Content
 from textual.message import Message
 
-from bc250studio import paths
 from bc250studio.errors import BadInput, JobFailed, StudioError, clean
 from bc250studio.jobs import JobFolder
 from bc250studio.ui.numbers import number
@@ -28,6 +24,12 @@ if TYPE_CHECKING:
 
 SIDES = ("base", "tuned")
 PIECE_S = 0.25
+STOPS = {
+    "end": "ended by itself",
+    "limit": "cut at the token limit",
+    "cancelled": "cancelled",
+    "format": "unreadable for the server",
+}
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,18 @@ class Conversation:
     chat: Chat | None = None
     words: str = ""
     prompts: list[str] = field(default_factory=list)
+    profile: str = ""
+    as_trained: bool | None = None
+    """The thinking switch its rows were trained with."""
     titles: dict[str, str] = field(default_factory=lambda: {side: side for side in SIDES})
     growing: dict[str, Growing] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     turn: int = 0
     asked: str = ""
+    kept: str = ""
+    """The last answer that was saved as a row, so that it is not saved twice."""
+    lost: bool = True
+    """No server to talk to: not yet, or not any more."""
 
     def connect(self, job: JobFolder) -> str:
         """Find the run's living server; returns a line that says what answers. Runs in a thread.
@@ -77,7 +86,7 @@ class Conversation:
             BadInput: nothing is served.
             JobFailed: the server is gone.
         """
-        from bc250studio.serve import server
+        from bc250studio.serve import server, stage_ask
         from bc250studio.serve.chat import Chat
 
         found = server.read(job)
@@ -85,17 +94,23 @@ class Conversation:
             raise BadInput("This run is not served; press e on the run to export and serve it.")
         if not found.alive:
             raise JobFailed("The server is gone; F5 starts it again.")
-        chat = Chat(found.talk(), job.path)
-        try:
-            profile = job.profile().profile
-        except BadInput:
-            pass
+        if self.chat is not None:  # the server came back: the conversation goes on
+            self.chat.talk = found.talk()
         else:
-            self.prompts = list(profile.ask.prompts)
-            chat.thinking, chat.system = profile.data.thinking, profile.data.system
+            self.profile = str(job.state().get("profile") or job.name)
+            chat = Chat(found.talk(), job.path)
+            try:
+                resolved = job.profile()
+            except BadInput:
+                pass
+            else:
+                self.prompts = list(resolved.profile.ask.prompts)
+                self.as_trained = stage_ask.thinking_of(resolved)
+                chat.thinking, chat.system = self.as_trained, resolved.profile.data.system
+            self.chat = chat
         self.titles = {"base": "base", "tuned": "tuned" if found.adapter is not None else "tuned (merged)"}
         self.words = f"{clean(found.backend_words, 60)} · {found.url} · context {found.n_ctx:,}"
-        self.chat = chat
+        self.lost = False
         return self.words
 
     @property
@@ -120,6 +135,7 @@ class Conversation:
         self.growing = {side: Growing() for side in chosen}
         for side in chosen:
             self.answers.pop(side, None)
+        self.kept = ""
         work = (self.turn, self.chat, text, chosen, post)
         threading.Thread(target=_talk, args=work, name="chat", daemon=True).start()
 
@@ -130,7 +146,7 @@ class Conversation:
         self.answers.update(said.answers)
         self.growing = {} if said.ended else {s: g for s, g in said.growing.items() if s not in said.answers}
         if type(said.error).__name__ == "ServerGone":
-            self.chat = None
+            self.lost = True
         return True
 
     def cancel(self) -> None:
@@ -151,21 +167,17 @@ class Conversation:
         history = self.messages(side)
         return str(history[-1]["content"]) if history and history[-1]["role"] == "assistant" else ""
 
-    def row(self, answer: str | None = None) -> dict[str, Any]:
-        """The tuned chat as a dataset row; ``answer`` replaces the last one."""
-        history = [{"role": message["role"], "content": message["content"]} for message in self.messages("tuned")]
-        if answer is not None and history:
-            history[-1] = {"role": "assistant", "content": answer}
-        if self.chat is not None and self.chat.system:
-            history.insert(0, {"role": "system", "content": self.chat.system})
-        return {"messages": history}
-
-    def rates(self) -> str:
-        """Where we are, with tokens a second of the last answers."""
+    def status(self) -> str:
+        """Where we are and how the next message is asked; rates stand under the answers."""
         if self.busy:
             return "answering ... (esc stops)"
-        parts = [f"{side} {number(answer.tokens_per_s)} tok/s" for side, answer in self.answers.items()]
-        return " · ".join([self.words, *parts])
+        parts = [self.words]
+        if self.chat is not None:
+            parts += ["system message"] if self.chat.system else []
+            parts += [f"thinking {'on' if self.chat.thinking else 'off'}"] if self.chat.thinking is not None else []
+            temperature = self.chat.sampling.temperature
+            parts.append(f"temperature {temperature:g}" if temperature else "greedy")
+        return " · ".join(parts)
 
 
 def _talk(turn: int, chat: Chat, text: str, sides: Sequence[str], post: Callable[[Message], Any]) -> None:
@@ -188,13 +200,22 @@ def _talk(turn: int, chat: Chat, text: str, sides: Sequence[str], post: Callable
     post(Said(turn, growing, answers, ended=True, error=error))
 
 
-def save_row(profile: str, row: dict[str, Any]) -> Path:
-    """Append to the profile's own collection; one line, one write, mode 0600."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", profile).strip("-.") or "chat"
-    file = paths.private_dir(paths.data_dir() / "collected") / f"{name}.jsonl"
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.write(descriptor, json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-    finally:
-        os.close(descriptor)
-    return file
+def transcript(chat: Conversation, side: str) -> Any:
+    """What was said on a side, with the question that waits, and the rate and stop reason of the last answer."""
+    parts: list[Any] = []
+    history = chat.messages(side)
+    for message in history:
+        text = clean(message["content"])
+        parts.append((f"› {text}\n", "bold") if message["role"] == "user" else f"{text}\n\n")
+    growing = chat.growing.get(side)
+    if growing is not None:
+        if not history or history[-1]["role"] != "user":  # the talking thread has not taken the question yet
+            parts.append((f"› {clean(chat.asked)}\n", "bold"))
+        if growing.thinking and not growing.text:
+            parts.append((f"{growing.thinking[-400:]}\n", "italic dim"))
+        parts.append(f"{growing.text}▌")
+    answer = chat.answers.get(side)
+    if answer is not None and growing is None:
+        how = STOPS.get(answer.stop, clean(answer.stop, 30))
+        parts.append((f"{number(answer.tokens_per_s)} tok/s · {answer.tokens} tokens · {how}", "dim"))
+    return Content.assemble(*parts)

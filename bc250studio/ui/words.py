@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from bc250studio.errors import clean
 from bc250studio.jobs import Standing
 from bc250studio.ui.numbers import duration
@@ -41,10 +38,3 @@ def hanging(label: str, text: str, width: int) -> str:
 def short_base(base: object) -> str:
     """A model's name without where it lies."""
     return clean(str(base or "").rstrip("/").rsplit("/", 1)[-1].removeprefix("demo:"), 40)
-
-
-def stage_note(name: str, record: Mapping[str, Any]) -> str:
-    """The result of a finished stage in one line."""
-    from bc250studio.ui.stage_words import NOTES
-
-    return NOTES[name](record) if name in NOTES and record else ""

@@ -35,7 +35,9 @@ async def test_base_and_tuned_answer_side_by_side_and_rows_are_kept(served):
         await until(pilot, lambda: "context 256" in text(pilot, "#said"))
         entry = pilot.app.screen.query_one("#message", Input)
         await pilot.press("f7")
-        assert entry.value == "What is the BC-250?"
+        await until(pilot, on(pilot, "Prompts"))
+        await pilot.press("enter")
+        await until(pilot, lambda: entry.value == "What is the BC-250?")
         pilot.app.screen.chat.chat.max_tokens = 6
         await pilot.press("enter")
         await until(pilot, lambda: not pilot.app.screen.chat.busy and len(pilot.app.screen.chat.answers) == 2)
@@ -44,10 +46,10 @@ async def test_base_and_tuned_answer_side_by_side_and_rows_are_kept(served):
         answer = pilot.app.screen.chat.last("tuned")
         assert answer and answer != pilot.app.screen.chat.last("base"), "the adapter is on one side only"
         await pilot.press("f8")
-        await until(pilot, lambda: "Saved as a row" in said(pilot))
+        await until(pilot, lambda: "Saved as row 1" in said(pilot))
         await pilot.press("f9")
-        await until(pilot, on(pilot, "AskText"))
-        await pilot.press("home", *"No: ", "enter")
+        await until(pilot, on(pilot, "AskLong"))
+        await pilot.press("home", *"No: ", "f9")
         rows = paths.data_dir() / "collected" / "demo.jsonl"
         await until(pilot, lambda: len(rows.read_text().splitlines()) == 2)
         first, second = (json.loads(line)["messages"] for line in rows.read_text().splitlines())
@@ -81,6 +83,12 @@ async def test_a_cancelled_answer_keeps_what_was_said(slow):
         await until(pilot, lambda: not pilot.app.screen.chat.busy)
         assert screen_name(pilot) == "ChatScreen"
         assert any(answer.stop == "cancelled" for answer in pilot.app.screen.chat.answers.values())
+        talk = server.read(slow).talk()
+        await until(pilot, lambda: not any(slot["is_processing"] for slot in talk.slots()), "the slot is free")
+        await pilot.press(*"And another one", "enter")
+        await until(pilot, lambda: any(growing.text for growing in pilot.app.screen.chat.growing.values()))
+        await pilot.press("f3")
+        await until(pilot, lambda: not any(slot["is_processing"] for slot in talk.slots()), "left, and free again")
 
 
 async def test_a_server_that_died_gives_the_message_back(served):
@@ -88,8 +96,8 @@ async def test_a_server_that_died_gives_the_message_back(served):
         await until(pilot, lambda: pilot.app.snapshot.jobs)
         await pilot.press("3")
         await until(pilot, lambda: "context 256" in text(pilot, "#said"))
-        server._end(server.read(served), 5.0)
+        server.end(server.read(served), 5.0)
         await pilot.press(*"Hello", "enter")
-        await until(pilot, lambda: "gone" in said(pilot))
+        await until(pilot, lambda: "gone" in text(pilot, "#said"))
         assert pilot.app.screen.query_one("#message", Input).value == "Hello"
         assert pilot.app.screen.why_not("start_server") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,34 +12,31 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
+from bc250studio import pipeline
 from bc250studio.errors import StudioError, clean
-from bc250studio.jobs import JobFolder
+from bc250studio.jobs import JobFolder, standing
 from bc250studio.ui.background import in_thread
-from bc250studio.ui.conversation import SIDES, Conversation, Said, save_row
-from bc250studio.ui.numbers import number
-from bc250studio.ui.screens.base import StudioScreen
-from bc250studio.ui.screens.confirm import AskText
+from bc250studio.ui.conversation import SIDES, Conversation, Said, transcript
+from bc250studio.ui.screens.base import JobScreen
+from bc250studio.ui.screens.confirm import AskLong
+from bc250studio.ui.stage_words import server_alive
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
 
 VIEWS = (("base", "tuned"), ("tuned",), ("base",))
-STOPS = {
-    "end": "ended by itself",
-    "limit": "cut at the token limit",
-    "cancelled": "cancelled",
-    "format": "unreadable for the server",
-}
+POLL_S = 0.3
 
 
-class ChatScreen(StudioScreen[None]):
+class ChatScreen(JobScreen[None]):
     """Type and press enter. Function keys for everything else, because letters are typed."""
 
     place = "Chat"
-    changes_things = frozenset({"good", "better", "start_server"})
+    narrow_footer = True
+    changes_things = frozenset({"good", "better", "start_server", "second_round"})
     BINDINGS = [
         Binding("f2", "view", "View", id="chat.view", tooltip="Both side by side, tuned only, base only"),
         Binding("f3", "back", "Back", id="chat.back", tooltip="Return; the server stays"),
-        Binding("f4", "fresh", "New chat", id="chat.fresh", tooltip="Forget what was said"),
+        Binding("f4", "fresh", "New", id="chat.fresh", tooltip="Forget what was said; the transcript stays"),
         Binding(
             "f5",
             "start_server",
@@ -47,7 +45,10 @@ class ChatScreen(StudioScreen[None]):
             id="chat.server",
             tooltip="Start the server again when it is gone",
         ),
-        Binding("f7", "prompt", "Prompts", id="chat.prompts", tooltip="The profile's questions, one after the other"),
+        Binding("f6", "settings", "Settings", id="chat.settings", tooltip="System message, thinking, sampling, length"),
+        Binding(
+            "f7", "prompts", "Questions", id="chat.prompts", tooltip="Pick one of the profile's or held-out questions"
+        ),
         Binding("f8", "good", "Good", id="chat.good", tooltip="Save this answer as a row for a second round"),
         Binding(
             "f9",
@@ -55,6 +56,13 @@ class ChatScreen(StudioScreen[None]):
             "Better",
             id="chat.better",
             tooltip="Write the answer it should have given, save that as a row",
+        ),
+        Binding(
+            "f10",
+            "second_round",
+            "Round 2",
+            id="chat.round",
+            tooltip="Train on the saved rows, starting from this adapter",
         ),
         Binding("escape", "cancel", "Cancel", show=False, id="chat.cancel", tooltip="Stop the answer; else go back"),
     ]
@@ -64,7 +72,7 @@ class ChatScreen(StudioScreen[None]):
     ChatScreen #base-box { border-right: solid $panel; }
     ChatScreen .side Line { height: auto; }
     ChatScreen .title { text-style: bold; color: $text-muted; }
-    ChatScreen #said { height: 1; padding: 0 1; }
+    ChatScreen #said { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     ChatScreen Input { height: 1; border: none; padding: 0 1; background: $surface; }
     """
 
@@ -74,8 +82,6 @@ class ChatScreen(StudioScreen[None]):
         self.place = f"Chat ▸ {clean(job.name, 40)}"
         self.chat = Conversation()
         self._view = 0
-        self._prompts: list[str] = []
-        self._prompt = 0
 
     def body(self) -> Iterable[Widget]:
         """Two columns, a status line, the input."""
@@ -90,40 +96,47 @@ class ChatScreen(StudioScreen[None]):
 
     async def on_mount(self) -> None:  # type: ignore[override]
         """Find the server in a thread."""
+        self.ready = True
         self.query_one("#message", Input).focus()
         await self._connect()
 
-    def on_screen_resume(self) -> None:
-        """Follow this run."""
-        self.studio.watcher.follow(self.job)
-        super().on_screen_resume()
+    def on_unmount(self) -> None:
+        """An answer that nobody sees any more is stopped: its slot is free for the next."""
+        self.chat.cancel()
 
     async def _connect(self) -> None:
-        said = self.query_one("#said", Line)
         try:
-            words = await in_thread(self.chat.connect, self.job)
+            await in_thread(self.chat.connect, self.job)
         except (StudioError, OSError) as error:
-            said.show(Content.styled(clean(error, 300), "bold $error"))
+            self._say(Content.styled(clean(error, 300), "bold $error"))
             return
-        said.show(words)
-        self._prompts = self.chat.prompts
+        self._say(self.chat.status())
         for side in SIDES:
             self.query_one(f"#{side}-title", Line).show(self.chat.titles[side])
         if self.chat.sides != SIDES:
             self._view = VIEWS.index(self.chat.sides)
             self._show_sides()
+        self.refresh_reasons()
+
+    def _say(self, words: Any) -> None:
+        said = self.query_one_optional("#said", Line)
+        if said is not None:
+            said.show(words)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Nothing here comes from job files."""
+        """Only whether the server still lives comes from job files."""
+        if self.run is not None and not self.chat.lost and not self.chat.busy and not server_alive(self.run.server):
+            self.chat.lost = True
+            self._say(Content.styled("The server is gone; F5 starts it again.", "bold $error"))
 
     async def on_input_submitted(self, event: Input.Submitted) -> None:
         """Send to every side that is in view."""
         text = event.value.strip()
         if not text or self.chat.busy:
             return
-        if self.chat.chat is None:
+        if self.chat.lost:
             await self._connect()
-            if self.chat.chat is None:
+            if self.chat.lost:
                 return
         event.input.value = ""
         self.chat.send(text, VIEWS[self._view], self.post_message)
@@ -132,32 +145,46 @@ class ChatScreen(StudioScreen[None]):
     def on_said(self, message: Said) -> None:
         """More, an end, or an error."""
         if self.chat.take(message):
+            self._draw()
             if message.error is not None:
                 self.complain(message.error)
-                self.query_one("#message", Input).value = self.chat.asked
-            self._draw()
+                entry = self.query_one("#message", Input)
+                entry.value = entry.value or self.chat.asked
+                if self.chat.lost:
+                    self._say(Content.styled("The server is gone; F5 starts it again.", "bold $error"))
+            self.refresh_reasons()
 
     def _draw(self) -> None:
         for side in SIDES:
             scroll = self.query_one(f"#{side}-scroll", VerticalScroll)
             at_end = scroll.scroll_y >= scroll.max_scroll_y - 1
-            self.query_one(f"#{side}-text", Line).show(_transcript(self.chat, side))
+            self.query_one(f"#{side}-text", Line).show(transcript(self.chat, side))
             if at_end:  # whoever scrolled up to read stays there
                 self.call_after_refresh(scroll.scroll_end, animate=False)
-        self.query_one("#said", Line).show(self.chat.rates())
+        self._say(self.chat.status())
 
     # Keys
 
     def why_not(self, action: str) -> str | None:
         """Reasons."""
-        if action in ("good", "better") and not self.chat.last("tuned"):
-            return "The tuned model has said nothing yet."
+        if action in ("good", "better"):
+            if self.chat.busy:
+                return "The answer is still on its way."
+            if not self.chat.last("tuned"):
+                return "The tuned model has said nothing yet."
+            if action == "good" and self.chat.kept == self.chat.last("tuned"):
+                return "This answer is saved already."
+        if action == "second_round" and self.studio.peeking is not None:
+            return "This run is still being trained; finish it before a second round."
         if action == "view" and self.chat.sides != SIDES:
             return "A merged file has no base to compare with."
-        if action == "prompt" and not self._prompts:
-            return "This run's profile has no questions."
-        if action == "start_server" and self.chat.chat is not None:
-            return "The server runs."
+        if action == "settings" and self.chat.chat is None:
+            return "There is no server yet; F5 starts it."
+        if action == "start_server":
+            if not self.chat.lost:
+                return "The server runs."
+            if self.run is not None and self.run.standing.live and self.run.state.get("stage") == "train":
+                return "The run trains now; its server starts when that is done."
         return None
 
     def action_view(self) -> None:
@@ -175,12 +202,26 @@ class ChatScreen(StudioScreen[None]):
         self._draw()
         self.refresh_reasons()
 
-    def action_prompt(self) -> None:
-        """Put the next question of the profile into the input."""
-        entry = self.query_one("#message", Input)
-        entry.value = self._prompts[self._prompt % len(self._prompts)]
-        entry.cursor_position = len(entry.value)
-        self._prompt += 1
+    def action_settings(self) -> None:
+        """A dialog; its values hold from the next message on."""
+        from bc250studio.ui.screens.chat_settings import ChatSettings
+
+        if self.chat.chat is not None:
+            settings = ChatSettings(self.chat.chat, self.chat.as_trained)
+            self.app.push_screen(settings, lambda _: self._say(self.chat.status()))
+
+    def action_prompts(self) -> None:
+        """Pick a question into the input."""
+        from bc250studio.ui.screens.prompts import Prompts
+
+        def picked(text: str | None) -> None:
+            if text:
+                entry = self.query_one("#message", Input)
+                entry.value = text
+                entry.cursor_position = len(entry.value)
+                entry.focus()
+
+        self.app.push_screen(Prompts(self.job, self.chat.prompts), picked)
 
     def action_cancel(self) -> None:
         """Stop the answer; when there is none, go back."""
@@ -200,44 +241,47 @@ class ChatScreen(StudioScreen[None]):
             if text and text.strip():
                 await self._save(text.strip())
 
-        self.app.push_screen(AskText("What should it have said?", self.chat.last("tuned")), written)
+        self.app.push_screen(AskLong("What should it have said?", self.chat.last("tuned")), written)
 
-    async def _save(self, answer: str | None) -> None:
-        profile = str(self.studio.snapshot.run.state.get("profile") or "") if self.studio.snapshot.run else ""
-        row = self.chat.row(answer)
-        file = await self.attempt(lambda: in_thread(save_row, profile or self.job.name, row))
+    async def _save(self, better: str | None) -> None:
+        from bc250studio.serve import collected
+
+        name, chat = self.chat.profile, self.chat.chat
+        if chat is None:
+            return
+        row = chat.row(better)
+        file = await self.attempt(lambda: in_thread(collected.save, name, row))
         if file is not None:
-            self.notify(f"Saved as a row of {file}", markup=False)
+            self.chat.kept = self.chat.last("tuned")
+            count = await in_thread(collected.count, name)
+            self.notify(f"Saved as row {count} of {file}. F10 trains on the saved rows.", markup=False)
+            self.refresh_reasons()
+
+    async def action_second_round(self) -> None:
+        """The run's recipe from its last adapter on, over the saved rows; the review shows it before it starts."""
+        from bc250studio.ui import second_round
+
+        draft = await self.attempt(lambda: in_thread(second_round.draft_of, self.job))
+        if draft is not None:
+            self.studio.go("review", draft)
 
     async def action_start_server(self) -> None:
-        """The serve stage again."""
-        from bc250studio import pipeline
+        """The serve stage again, and on with the chat when it is there."""
+        self._say("starting the server ...")
+        self.run_worker(self._restart(), exclusive=True, group="server", exit_on_error=False)
 
-        await self.attempt(lambda: in_thread(pipeline.go_on, self.job, ("serve",)))
-        self.notify("Starting the server; send your message when it is there.")
-        self.chat.chat = None
-
-
-def _transcript(chat: Conversation, side: str) -> Any:
-    parts: list[Any] = []
-    for message in chat.messages(side):
-        if message["role"] == "user":
-            parts.append((f"› {message['content']}\n", "bold"))
-        else:
-            parts.append(f"{message['content']}\n\n")
-    growing = chat.growing.get(side)
-    pending = growing is not None and not (parts and chat.messages(side)[-1]["role"] == "user")
-    if pending:
-        parts.append((f"› {clean(chat.asked)}\n", "bold"))
-    if growing is not None:
-        if growing.thinking and not growing.text:
-            parts.append((f"{growing.thinking[-400:]}\n", "italic dim"))
-        parts.append(f"{growing.text}▌")
-    answer = chat.answers.get(side)
-    if answer is not None and growing is None:
-        how = STOPS.get(answer.stop, answer.stop)
-        parts.append((f"{number(answer.tokens_per_s)} tok/s · {answer.tokens} tokens · {how}", "dim"))
-    return Content.assemble(*parts)
+    async def _restart(self) -> None:
+        try:
+            if not (await in_thread(standing, self.job)).live:
+                await in_thread(pipeline.go_on, self.job, ("serve",))
+            while (now := await in_thread(standing, self.job)).live:
+                self._say(f"starting the server: {clean(now.state.get('stage_text') or '', 100)}")
+                await asyncio.sleep(POLL_S)
+        except (StudioError, OSError) as error:
+            self.complain(error)
+            return
+        self.studio.watcher.hurry()
+        await self._connect()
 
 
 SCREEN = ChatScreen

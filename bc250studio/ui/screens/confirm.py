@@ -1,11 +1,11 @@
-"""A question before something that cannot be undone, and a question for one line of text."""
+"""A question before something that cannot be undone, and questions for one line or several lines of text."""
 
 from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 
 from bc250studio.ui.screens.base import Dialog
 from bc250studio.ui.widgets.line import Line
@@ -55,3 +55,35 @@ class AskText(Dialog[str]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close with the text."""
         self.dismiss(event.value)
+
+
+class AskLong(Dialog[str]):
+    """Several lines of text, enter begins a new one; None when left."""
+
+    BINDINGS = [Binding("f9,ctrl+s", "accept", "Accept", id="text.accept", tooltip="Take this text")]
+    DEFAULT_CSS = """
+    AskLong TextArea { height: 10; border: none; padding: 0 1; background: $boost; }
+    """
+
+    def __init__(self, question: str, value: str = "", details: str = "") -> None:
+        super().__init__()
+        self.question, self.value, self.details = question, value, details
+
+    def compose(self) -> ComposeResult:
+        """Question and text."""
+        with Vertical():
+            yield Line(self.question, classes="title")
+            if self.details:
+                yield Line(self.details)
+            yield TextArea(self.value, soft_wrap=True, compact=True, tab_behavior="focus")
+            yield Line("F9 accepts, enter begins a new line, esc leaves")
+
+    def on_mount(self) -> None:
+        """All of it is marked: typing replaces it, an arrow key keeps it."""
+        area = self.query_one(TextArea)
+        area.focus()
+        area.select_all()
+
+    def action_accept(self) -> None:
+        """Close with the text."""
+        self.dismiss(self.query_one(TextArea).text)

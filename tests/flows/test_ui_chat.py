@@ -54,7 +54,7 @@ async def test_base_and_tuned_answer_side_by_side_and_rows_are_kept(served):
         await until(pilot, lambda: len(rows.read_text().splitlines()) == 2)
         first, second = (json.loads(line)["messages"] for line in rows.read_text().splitlines())
         assert first[-1] == {"role": "assistant", "content": answer}
-        assert second[-1]["content"] == f"No: {answer}".strip()
+        assert second[-1]["content"] == f"No: {answer.strip()}"
         await pilot.press("f2")
         assert not pilot.app.screen.query_one("#base-box").display
         await pilot.press("f4")

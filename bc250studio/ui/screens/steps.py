@@ -14,7 +14,6 @@ from bc250studio import pipeline
 from bc250studio.errors import StudioError, clean
 from bc250studio.jobs import JobFolder
 from bc250studio.serve.reach import LOOPBACK
-from bc250studio.ui import clipboard
 from bc250studio.ui.background import in_thread, twin
 from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import duration, size
@@ -199,7 +198,7 @@ class StepsScreen(JobScreen[None]):
         """By OSC 52, to the clipboard of the machine the user sits at."""
         line = await self.attempt(lambda: in_thread(tunnel_line, self.job))
         if line:
-            clipboard.copy(self.app, line)
+            self.app.copy_to_clipboard(line)
             self.notify(f"Sent to your terminal's clipboard: {line}", markup=False)
 
     def action_merged(self) -> None:

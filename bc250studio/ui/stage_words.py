@@ -84,7 +84,9 @@ def _prove(record: Record) -> str:
 
 def _ask(record: Record) -> str:
     answers = record.get("answers")
-    return f"{len(answers)} questions answered by base and tuned" if isinstance(answers, list) else ""
+    if not isinstance(answers, list):
+        return ""
+    return f"{len(answers)} question{'' if len(answers) == 1 else 's'} answered by base and tuned"
 
 
 NOTES: dict[str, Callable[[Record], str]] = {

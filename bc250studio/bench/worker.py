@@ -6,8 +6,11 @@ ours with a ``measure(options, progress)``; progress goes to stderr, the result 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,7 @@ from bc250studio.errors import BadInput, JobFailed, StudioError, clean
 from bc250studio.jobs.spawn import child_environment
 from bc250studio.profiles import Profile
 
+_PR_SET_PDEATHSIG = 1
 RECIPES = ("train", "step", "memory", "fit", "gemm")
 """Recipes with a torch part: ``bench/recipes_NAME.py``."""
 
@@ -35,7 +39,7 @@ def run_in_worker(recipe: str, options: dict[str, Any], environment: Mapping[str
     python = settings.load().runtime.python or sys.executable
     with tempfile.TemporaryDirectory(prefix="bc250studio-bench-") as folder:
         request, result = Path(folder) / "request.json", Path(folder) / "result.json"
-        paths.write_atomic(request, json.dumps({"recipe": recipe, "options": options}))
+        paths.write_atomic(request, json.dumps({"recipe": recipe, "options": options, "parent": os.getpid()}))
         command = [python, "-m", "bc250studio.bench.worker", str(request), str(result)]
         # A bench gets what a run gets: on a BC-250 a copy never finishes without it.
         variables, notes = presets.runner_environment(Profile(), presets.detect(), child_environment(environment))
@@ -62,6 +66,7 @@ def main(arguments: list[str]) -> int:
     """The child: measure and write the result file."""
     request, result = Path(arguments[0]), Path(arguments[1])
     wanted = json.loads(request.read_text())
+    _end_with(wanted["parent"])
     if wanted["recipe"] not in RECIPES:
         raise SystemExit(f"unknown recipe {wanted['recipe']!r}")
     warnings.filterwarnings("ignore", category=FutureWarning)
@@ -79,6 +84,13 @@ def main(arguments: list[str]) -> int:
         answer = {"error": str(error), "exit_code": error.exit_code}
     paths.write_atomic(result, json.dumps(answer, default=str))
     return 0 if "result" in answer else int(answer["exit_code"])
+
+
+def _end_with(parent: int) -> None:
+    """Nobody reads a bench whose command was killed, and it would go on to disturb the next one (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it was gone before we asked
+        raise SystemExit(1)
 
 
 def narrate(text: str, done: float | None = None, total: float | None = None) -> None:

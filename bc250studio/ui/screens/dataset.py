@@ -8,20 +8,17 @@ from pathlib import Path
 
 from textual.binding import Binding
 from textual.containers import VerticalScroll
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Input
 
-from bc250studio.errors import BadInput, StudioError, clean
+from bc250studio.errors import StudioError, clean
 from bc250studio.ui.background import in_thread, twin
-from bc250studio.ui.dataset_look import Look, is_remote, quick
+from bc250studio.ui.dataset_look import is_remote, quick
 from bc250studio.ui.dataset_look import known as _known
 from bc250studio.ui.draft import Draft
 from bc250studio.ui.local_models import present_folder
-from bc250studio.ui.screens.choose import Choose
-from bc250studio.ui.screens.columns import Columns
+from bc250studio.ui.screens.dataset_ask import DatasetQuestions
 from bc250studio.ui.screens.dataset_words import check_text, look_text
-from bc250studio.ui.screens.wizard import WizardScreen
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.files import Files
 from bc250studio.ui.widgets.line import Line
@@ -32,7 +29,7 @@ VIEWS = ("known", "tree", "verdict", "preview")
 SETTLE_S = 0.3
 
 
-class DatasetScreen(WizardScreen):
+class DatasetScreen(DatasetQuestions):
     """Field, then one of: known datasets, file browser, every row's verdict, rows as the model sees them."""
 
     step = "dataset"
@@ -119,14 +116,6 @@ class DatasetScreen(WizardScreen):
         except (StudioError, OSError) as error:
             self._about(error)
 
-    async def _look(self) -> Content:
-        return look_text(await in_thread(quick, self.draft.resolved().profile))
-
-    def _about(self, said: object) -> None:
-        line = self.query_one_optional("#about", Line)
-        if line is not None:
-            line.show(Content.styled(clean(said, 400), "bold $error") if isinstance(said, Exception) else said)
-
     def on_input_submitted(self, _: Input.Submitted) -> None:
         """Enter goes on."""
         self.action_next()
@@ -168,59 +157,7 @@ class DatasetScreen(WizardScreen):
             await self.query_one("#tree", Files).open(start, typed.name)
         self.action_list()
 
-    # Questions about the data
-
-    def action_columns(self) -> None:
-        """Which column is which."""
-        self.run_worker(self._columns(), group="ask", exclusive=True, exit_on_error=False)
-
-    async def _columns(self) -> None:
-        from bc250studio.ui import dataset_look
-
-        try:
-            self.take()
-            profile = self.draft.resolved().profile
-            columns = await in_thread(dataset_look.columns, profile.data.path)
-        except (StudioError, OSError) as error:
-            self._about(error)
-            return
-        try:
-            found = (await in_thread(quick, profile)).recognition.columns
-        except (StudioError, OSError):
-            found = {}  # that is why the user says it by hand
-        chosen = await self.app.push_screen_wait(Columns(columns, found, profile.data))
-        if chosen is not None:
-            try:
-                for key, value in chosen.items():
-                    if value != self.draft.value(key):
-                        self.draft.put(key, value)
-                self._about(await self._look())
-            except (StudioError, OSError) as error:
-                self._about(error)
-            else:
-                self.action_check()
-
-    async def _settle(self) -> Look | None:
-        """Look, and ask what is ambiguous with the default marked; None when it stays open.
-
-        Raises:
-            BadInput: there is nothing to learn from.
-        """
-        while True:
-            found = await in_thread(quick, self.draft.resolved().profile)
-            asked = found.recognition
-            if not asked.question:
-                return found
-            about = "How are the rows to be read?" if asked.asks == "format" else f"Which column is the {asked.asks}?"
-            answers = [(o, clean(o, 60) + ("  (default)" if i == 0 else "")) for i, o in enumerate(asked.options)]
-            chosen = await self.app.push_screen_wait(Choose(about, answers, _examples(found)))
-            if chosen is None:
-                self._about(BadInput(asked.question))
-                return None
-            if asked.asks == "format":
-                self.draft.put("data.format", chosen)
-            else:
-                self.draft.put("data.columns", {**self.draft.value("data.columns"), asked.asks: chosen})
+    # Check and preview
 
     def action_check(self) -> None:
         """In a child process: reading and tokenising may take a while."""
@@ -291,23 +228,8 @@ class DatasetScreen(WizardScreen):
             return
         super().action_next()
 
-    async def _accept_chosen(self, refusal: str) -> bool:
-        """A preference file: learn its good answers alone, or stay."""
-        answers = [("stay", "choose another dataset  (default)"), ("use", "learn the good answers alone")]
-        if await self.app.push_screen_wait(Choose("This is a preference file", answers, refusal)) != "use":
-            self._about(BadInput(refusal))
-            return False
-        self.draft.put("data.use_chosen", True)
-        return True
-
     def show(self, snapshot: Snapshot) -> None:
         """Nothing here moves by itself."""
-
-
-def _examples(found: Look) -> str:
-    """The options with what stands in them."""
-    lines = [f"{clean(o, 24)}: {found.columns[o]}" for o in found.recognition.options if found.columns.get(o)]
-    return "\n".join(line[:64] for line in lines[:8])
 
 
 SCREEN = DatasetScreen

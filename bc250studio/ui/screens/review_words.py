@@ -159,7 +159,7 @@ def rows(found: Any, resolved: profiles.Resolved) -> tuple[Content, float | None
     steps = train.steps or max(1, math.ceil(per_epoch * train.epochs / train.tokens_per_step))
     epochs = train.epochs if train.steps is None else steps * train.tokens_per_step / per_epoch
     about = "" if train.steps else "about "
-    text += f"; {about}{number(steps)} steps of {number(train.tokens_per_step)} tokens, {number(epochs)} epochs"
+    text += f"; {about}{number(steps)} steps of {number(train.tokens_per_step)} tokens, {epochs:.3g} epochs"
     return line("rows", text), per_epoch * epochs
 
 
@@ -190,4 +190,5 @@ LOOKS: dict[str, Callable[[profiles.Resolved], Any]] = {
 def line(name: str, text: str) -> Content:
     """A labelled paragraph, wrapped under its text."""
     label = f"{name:<{LABEL}}"
-    return Content.assemble((label, "bold"), hanging(" " * LABEL, text, WIDTH)[LABEL:] + "\n")
+    wrapped = hanging(" " * LABEL, text, WIDTH)[LABEL:].replace(NO_BREAK, " ")
+    return Content.assemble((label, "bold"), f"{wrapped}\n")

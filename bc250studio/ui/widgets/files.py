@@ -68,7 +68,7 @@ class Files(Rows):
 
     async def action_up(self) -> None:
         """To the folder above, the cursor on where we come from."""
-        await self.open(self.folder.parent, self.folder.name)
+        await self.open(self.folder.parent, f"{self.folder.name}/")
 
     async def action_home(self) -> None:
         """Home."""

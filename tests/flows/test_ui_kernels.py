@@ -88,14 +88,14 @@ async def test_what_the_twin_cannot_do_is_its_sentence(home, monkeypatch):
 
 async def test_a_tuning_job_is_followed_while_it_runs(home, asked, tools, monkeypatch):
     """The real tuning code over a stand-in Tensile that hangs in one part, in a thread of this process."""
-    misbehave(monkeypatch, fp16_nn="hang")
+    misbehave(monkeypatch, fp16_tn="hang")
     job = tune.create(shape_list(layouts=("TN", "NN")), chip.bc250(), most=4, widen=False, quiet_s=2)
     go_on = threading.Event()
     begin = tune.Tuning.tune_part
 
     def held(self: tune.Tuning, part: Any, *rest: Any) -> dict[str, Any]:
         record = begin(self, part, *rest)
-        assert go_on.wait(60) or part.name != "fp16-tn"
+        assert go_on.wait(60) or part.name != "fp16-nn"
         return record
 
     monkeypatch.setattr(tune.Tuning, "tune_part", held)
@@ -111,8 +111,8 @@ async def test_a_tuning_job_is_followed_while_it_runs(home, asked, tools, monkey
     async with app().run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: pilot.app.snapshot.live)
         await opened(pilot)
-        await until(pilot, lambda: "tuning fp16-tn (1 of 2)" in screen(pilot), "the page of a live job comes first")
-        await until(pilot, lambda: "now  fp16-tn" in screen(pilot) and "GFLOPS" in screen(pilot))
+        await until(pilot, lambda: "tuning fp16-nn (1 of 2)" in screen(pilot), "the page of a live job comes first")
+        await until(pilot, lambda: "now  fp16-nn" in screen(pilot) and "GFLOPS" in screen(pilot))
         assert "▶ running" in screen(pilot) and "· waiting" in screen(pilot)
         await pilot.press("t")
         await until(pilot, lambda: "runs already" in said(pilot))

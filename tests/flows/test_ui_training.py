@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from bc250studio import telemetry
 from bc250studio.jobs import JobFolder
@@ -16,7 +17,6 @@ from bc250studio.pipeline.stall import StallWatch
 from bc250studio.settings import Notify, Settings
 from bc250studio.ui.app import StudioApp
 from bc250studio.ui.widgets.chart import Chart
-from bc250studio.ui.widgets.line import Line
 from tests import recording
 from tests.flows.test_ui_screens import app, on, said, screen_name, text, until
 
@@ -315,7 +315,7 @@ async def test_the_palette_finds_a_key_by_its_words_and_does_it(home):
         await until(pilot, on(pilot, "TrainingScreen"))
         await pilot.press("colon")
         await until(pilot, on(pilot, "CommandPalette"))
-        await pilot.press(*"checkpoint now")
+        await pilot.press(*"save")
         await until(pilot, lambda: pilot.app.screen.query_one("CommandList").option_count)
         await pilot.press("down", "enter")
         await until(pilot, lambda: [f for f in (job.path / "control").iterdir() if "checkpoint" in f.name])
@@ -371,15 +371,24 @@ async def test_where_there_is_nothing_to_copy_the_key_says_so(home):
         assert screen_name(pilot) == "HomeScreen"
 
 
-async def test_text_that_fits_its_place_lays_nothing_out_anew(home):
-    """A layout of the whole screen costs more than all a tick draws; text that needs another line still gets it."""
+async def test_a_tick_lays_nothing_out_anew_until_a_line_comes_or_goes(home, monkeypatch):
+    """A layout of the whole screen costs more than all that a tick draws."""
+    laid_out: list[Screen[Any]] = []
+    layout = Screen._refresh_layout
+
+    def counted(self: Screen[Any], *given: Any, **named: Any) -> None:
+        laid_out.append(self)
+        layout(self, *given, **named)
+
+    monkeypatch.setattr(Screen, "_refresh_layout", counted)
     job = recording.write_run("demo", step=72)
     async with app(job=job).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "step 72/150" in text(pilot, "#progress"))
-        laid_out: list[Any] = []
-        line = pilot.app.screen.query_one("#figures", Line)
-        screen_layout = pilot.app.screen._refresh_layout
-        pilot.app.screen._refresh_layout = lambda *a, **k: (laid_out.append(a), screen_layout(*a, **k))
-        line.show("other words")
-        await until(pilot, lambda: "other words" in screen(pilot) or laid_out or "night" in screen(pilot))
+        for number in range(73, 79):
+            if number == 75:  # what belongs to opening the screen is over
+                laid_out.clear()
+            step(job, number)
+            await until(pilot, lambda number=number: f"step {number}/150" in screen(pilot))
         assert not laid_out
+        job.event("stall", "No progress for 5 minutes after step 78.", idle_s=300)
+        await until(pilot, lambda: "STALLED" in screen(pilot))
+        assert laid_out

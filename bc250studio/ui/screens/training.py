@@ -63,6 +63,10 @@ class TrainingScreen(JobScreen[None]):
     TrainingScreen #events { height: 5; padding: 0 1; border-top: solid $panel; text-wrap: nowrap;
         text-overflow: ellipsis; }
     TrainingScreen.-high #events { height: 10; }
+    TrainingScreen.-short #alert { max-height: 2; }
+    TrainingScreen.-short.-with-sample #events { height: 4; }
+    TrainingScreen.-short.-with-alert #events { height: 3; }
+    TrainingScreen.-short.-with-alert.-with-sample #events { height: 2; }
     TrainingScreen .only-huge { display: none; }
     TrainingScreen.-huge .only-huge { display: block; }
     """
@@ -107,8 +111,7 @@ class TrainingScreen(JobScreen[None]):
             return
         plain = self.studio.machine.ui.ascii
         self.query_one("#progress", Line).show(progress(run, self.size.width, plain))
-        reason = held_up(run)
-        self._reveal("#alert", reason)
+        self._reveal("#alert", held_up(run))
         self._reveal("#sample", sample_line(run) if run.told.samples else None)
         total = panes.total_steps(run)
         for name, pane in panes.PANES.items():
@@ -120,13 +123,14 @@ class TrainingScreen(JobScreen[None]):
             )
         self.query_one("#numbers-title", Line).show(panes.number_title(run))
         self.query_one("#figures", Line).show(panes.figures(run, roomy=self.has_class("-high")))
-        height = 10 if self.has_class("-high") else 4
-        self.query_one("#events", Line).show(events_text(run, height))
+        events = self.query_one("#events", Line)
+        events.show(events_text(run, events.size.height or 4))
 
     def _reveal(self, selector: str, text: Content | None) -> None:
         """A line that takes room only while it has something to say."""
         line = self.query_one(selector, Line)
         line.display = text is not None
+        self.set_class(line.display, f"-with-{line.id}")
         if text is not None:
             line.show(text)
 

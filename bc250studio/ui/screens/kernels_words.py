@@ -40,7 +40,7 @@ def status_text(found: Any, proofs: Iterable[Mapping[str, Any]] = (), now: float
         parts.append(
             (f"{'✓' if proven else '✗'} {clean(entry.get('name') or '', 40):<22}", "$success" if proven else "")
         )
-        parts.append(f"{'proven' if proven else 'not proven'}: {clean(entry.get('why') or 'no reason given', 200)}\n")
+        parts.append(f"{'' if proven else 'not proven: '}{clean(entry.get('why') or 'no reason given', 200)}\n")
         about = [clean(entry[key], 60) for key in ("origin", "architecture") if entry.get(key)]
         classes = entry.get("classes")
         about += [", ".join(clean(name, 20) for name in classes)] if isinstance(classes, list) else []
@@ -110,7 +110,7 @@ def shapes_text(found: Any, ascii_only: bool = False) -> Content:
     parts: list[Any] = [
         (clean(found.get("model") or "", 60), "bold"),
         f"  {number(total)} TFLOP in {len(shapes)} kinds of product{over}; at best {number(best)} s on {board}\n",
-        (f"{'FLOP':>6} {'':<8} {'type':<5}{'layout':<7}{'M x N x K':<20}{'batch':>5}{'count':>7}  what\n", "bold"),
+        (f"{'FLOP':>6} {'':<6}{'type':<8}{'M x N x K':<17}{'batch':>5}{'count':>7} what\n", "bold"),
     ]
     dearest = max((finite(s.get("share")) or 0.0) for s in shapes) or 1.0
     for s in shapes:
@@ -118,9 +118,9 @@ def shapes_text(found: Any, ascii_only: bool = False) -> Content:
         size = "x".join(str(s.get(side, "?")) for side in ("m", "n", "k"))
         parts += [
             f"{100 * share:5.1f}% ",
-            (f"{bar(share / dearest, 8, ascii_only)} ", "$primary"),
-            f"{clean(s.get('dtype'), 5):<5}{clean(s.get('layout'), 4):<7}{size:<20}",
-            f"{clean(s.get('batch'), 6):>5}{clean(s.get('count'), 7):>7}  {clean(s.get('role') or '', 60)}\n",
+            (f"{bar(share / dearest, 5, ascii_only)} ", "$primary"),
+            f"{clean(s.get('dtype'), 4):<5}{clean(s.get('layout'), 2):<3}{size:<17}",
+            f"{clean(s.get('batch'), 6):>5}{clean(s.get('count'), 7):>7} {clean(s.get('role') or '', 27)}\n",
         ]
     parts += [(f"{clean(note, 200)}\n", "dim") for note in _list(found.get("notes"))]
     return Content.assemble(*parts)
@@ -164,13 +164,13 @@ def tuning_text(now: Tuning, ascii_only: bool = False) -> Content:
     if now.last and now.standing.live:
         parts.append(_last(now.last))
     if now.parts:
-        parts.append((f"\n{'part':<12}{'state':<11}{'sizes':>5}{'best':>7}{'rejected':>10}{'took':>10}\n", "bold"))
+        parts.append((f"\n{'part':<12}{'state':<11}{'sizes':>5}{'best':>7}{'rejected':>10}{'took':>13}\n", "bold"))
     for part in now.parts:
         share = f"{100 * part.share:.0f} %" if part.share is not None else "-"
         took = duration(part.seconds) if part.seconds is not None else "-"
         mark = f"{MARKS.get(part.verdict, GLYPHS.get(part.verdict, '·'))} {part.verdict}"
         parts += [f"{part.name:<12}", (f"{mark:<11}", STYLES.get(part.verdict, ""))]
-        parts.append(f"{part.sizes:>5}{share:>7}{part.rejected:>10}{took:>10}\n")
+        parts.append(f"{part.sizes:>5}{share:>7}{part.rejected:>10}{took:>13}\n")
         if part.verdict in ("hung", "failed"):
             parts.append((f"{'':<12}{part.why}\n", "$error"))
     if now.rows:

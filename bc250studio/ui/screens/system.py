@@ -112,7 +112,7 @@ def sensors_text(snapshot: Snapshot) -> Content | str:
         age = reading.get("age_s")
         old = f", {duration(age)} old" if isinstance(age, (int, float)) and age > 5 else ""
         source = clean(reading.get("source") or "", 70)
-        parts += [f"{clean(name, 26):<26}", (f"{reading_text(snapshot.readings, name)}{old}", style)]
+        parts += [f"{clean(name, 26):<22}", (f"{reading_text(snapshot.readings, name) + old:<14}", style)]
         parts.append((f"  {source}\n" if source else "\n", "dim"))
     return Content.assemble(*parts)
 

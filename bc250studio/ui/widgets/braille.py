@@ -97,11 +97,13 @@ def draw(
     cells: list[list[Cell]] = [[(" ", "main")] * width for _ in range(height)]
     if width < 1 or height < 1:
         return cells
+    names: dict[int, str] = {}
     for limit in limits:
         if frame.y0 <= limit.y <= frame.y1:
             row = _dot(limit.y, frame.y0, frame.y1, height * 4) // 4
             line = ("-" if ascii_only else "┄") * width
-            label = f" {limit.name} "
+            names[row] = f"{names[row]}, {limit.name}" if row in names else limit.name
+            label = f" {names[row]} "
             if len(label) < width // 2:
                 line = line[: width - len(label) - 1] + label + line[-1:]
             cells[row] = [(mark, "limit") for mark in line]

@@ -72,8 +72,12 @@ def temperature(run: RunView) -> Pane:
         peak = max(b.high for b in curve)
         now = trusted(run.readings.get(key))
         text = f"{now:.0f} °C" if now is not None else reading_text(run.readings, key)
-        parts = [f"{name} {text}", f"peak {peak:.0f}", f"paused {duration(run.paused_s)}" if run.paused_s >= 1 else ""]
-        return Pane(_title("temperature", *parts), (Trace(curve, "mark"),), tuple(limits), spans=_pauses(run))
+        return Pane(
+            _title("temperature", f"{name} {text}", f"peak {peak:.0f}"),
+            (Trace(curve, "mark"),),
+            tuple(limits),
+            spans=_pauses(run),
+        )
     why = "no board readings yet"
     if run.readings:
         why = "GPU " + reading_text(run.readings, "gpu_temp_c") + "; CPU " + reading_text(run.readings, "cpu_temp_c")

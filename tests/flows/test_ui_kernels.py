@@ -122,6 +122,7 @@ async def test_a_tuning_job_is_followed_while_it_runs(home, asked, tools, monkey
         best = tuning.read(job).rows
         assert best and all(f"{row.gflops:,.0f}" in text(pilot, "#text") for row in best)
         worker.join(60)
+        await until(pilot, lambda: not pilot.app.snapshot.live)
         await until(pilot, lambda: "bc250studio kernels install" in text(pilot, "#text"))
         await pilot.press("s")
         await until(pilot, lambda: "No tuning job runs" in said(pilot))

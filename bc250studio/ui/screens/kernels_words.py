@@ -134,14 +134,14 @@ def plan_text(found: Any) -> Content:
     parts: list[Any] = [
         (clean(found.get("model") or "", 60), "bold"),
         f"  about {duration(found.get('seconds'))} on {clean(found.get('chip') or '', 60)}\n",
-        (f"{'part':<12}{'sizes':>6}{'designs':>9}  {'about':<12}largest size, first design\n", "bold"),
+        (f"{'part':<12}{'sizes':>6}{'designs':>9}  {'about':<12}dearest size\n", "bold"),
     ]
     for p in parts_of:
         sizes, designs = _list(p.get("sizes")), _list(p.get("designs"))
         size = "x".join(str(side) for side in _list(sizes[0])) if sizes else ""
         parts.append(
             f"{clean(p.get('name'), 12):<12}{len(sizes):>6}{len(designs):>9}  {duration(p.get('seconds')):<12}"
-            f"{clean(size, 28)}, {clean(designs[0], 24) if designs else 'none'}\n"
+            f"{clean(size, 28)}\n"
         )
     parts += [(f"left out: {clean(line, 160)}\n", "dim") for line in _list(found.get("left_out"))]
     parts.append(("\nt starts it as a job that outlives this terminal; a second pass follows for slow sizes.\n", "dim"))

@@ -92,7 +92,8 @@ class SystemScreen(StudioScreen[None]):
         parts: list[Any] = [(f"{paths.settings_file()}\n", "bold")]
         for section, values in self.studio.machine:
             for key, value in values:
-                parts += [f"  {section}.{key:<18}", (f"{clean(shown(value), 80) or '-'}\n", "dim")]
+                name = f"{section}.{key}"
+                parts += [f"  {name:<24}", (f"{clean(shown(value), 80) or '-'}\n", "dim")]
         parts.append(("\nPlaces\n", "bold"))
         for name in ("runs_dir", "user_profiles_dir", "data_dir", "cache_dir", "state_dir"):
             parts.append(f"  {name.removesuffix('_dir'):<18}{getattr(paths, name)()}\n")

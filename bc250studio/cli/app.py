@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 
 
@@ -28,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     if job is None:
         live = jobs.live()
         job = live[0].job if live else None
+    gc.disable()  # importing makes a million objects and hardly any garbage; on again with the first frame
     from bc250studio.ui.app import main
 
     return main(read_only=options.readonly, job=job, mouse=not options.no_mouse)

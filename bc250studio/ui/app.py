@@ -21,10 +21,8 @@ from bc250studio import settings
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder
 from bc250studio.ui import calls, log, survival
-from bc250studio.ui.numbers import duration, fixed, number
 from bc250studio.ui.terminal import TerminalApp
 from bc250studio.ui.watch import Observed, Snapshot, Watcher
-from bc250studio.ui.words import verdict_text
 
 FALLBACK_THEME = "textual-dark"
 
@@ -90,14 +88,19 @@ class StudioApp(TerminalApp):
             self.open_run(self.first_job)
         self.set_thin(self.thin)
         self.watcher.start()
-        # What has been imported stays for good; the collector need not look through it again and again.
-        self.call_after_refresh(gc.freeze)
+        self.call_after_refresh(self._first_frame_is_there)
         for sentence in self._complaints:
             self.notify(sentence, severity="warning", timeout=10, markup=False)
         if self._line_may_be_thin():
             self.notify(
                 "This terminal names no COLORTERM. On a slow line press b: fewer updates, 16 colours.", timeout=6
             )
+
+    def _first_frame_is_there(self) -> None:
+        """What has been imported stays for good; the collector need not look through it again and again."""
+        if not self.is_headless:
+            gc.freeze()
+            gc.enable()
 
     def on_unmount(self) -> None:
         """Let the watcher go; it is a daemon and is not waited for."""
@@ -116,20 +119,6 @@ class StudioApp(TerminalApp):
             return  # the last news of the watcher, while the app is closing
         if isinstance(self.screen, StudioScreen):
             self.screen.observe(message.snapshot)
-
-    def summary(self, snapshot: Snapshot) -> str:
-        """One living line for terminals too small for anything else."""
-        row = snapshot.live or (snapshot.jobs[0] if snapshot.jobs else None)
-        if row is None:
-            return "no runs yet"
-        state = row.standing.state
-        parts = [row.name, verdict_text(row.standing)]
-        if row.standing.live and state.get("step") is not None:
-            parts.append(f"{state.get('step')}/{state.get('steps') or '?'}")
-            parts.append(f"loss {fixed(state.get('loss_ema') or state.get('loss'), 2)}")
-            parts.append(f"{number(state.get('real_tokens_per_s'))} tok/s")
-            parts.append(f"ETA {duration(state.get('eta_s'))}")
-        return clean(" · ".join(parts), 200)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette (ctrl+p or :): every key of the screen by its words, then places, then Textual's own."""

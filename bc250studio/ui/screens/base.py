@@ -18,7 +18,7 @@ from bc250studio.ui.follow import RunView
 from bc250studio.ui.numbers import size
 from bc250studio.ui.watch import Snapshot
 from bc250studio.ui.widgets.line import Line
-from bc250studio.ui.widgets.topline import TopLine, board_text
+from bc250studio.ui.widgets.topline import TopLine, board_text, summary_text
 
 if TYPE_CHECKING:
     from bc250studio.ui.app import StudioApp
@@ -93,7 +93,7 @@ class StudioScreen(Screen[Result]):
         self.query_one(TopLine).show(
             label=" ".join(labels), board=board_text(snapshot.readings, snapshot.sensors_error)
         )
-        self.query_one("#tiny", Line).show(self.studio.summary(snapshot))
+        self.query_one("#tiny", Line).show(summary_text(snapshot))
         self.show(snapshot)
         self.refresh_reasons()
 

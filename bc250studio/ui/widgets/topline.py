@@ -8,8 +8,11 @@ from typing import Any
 from textual.content import Content
 from textual.widgets import Static
 
-from bc250studio.ui.follow import trusted
-from bc250studio.ui.numbers import size
+from bc250studio.errors import clean
+from bc250studio.ui.numbers import duration, fixed, number, size
+from bc250studio.ui.readings import trusted
+from bc250studio.ui.watch import Snapshot
+from bc250studio.ui.words import verdict_text
 
 
 class TopLine(Static):
@@ -67,3 +70,18 @@ def board_text(readings: Mapping[str, Any], error: str = "") -> str:
     if free is not None:
         parts.append(f"{size(free * 2**20)} free")
     return "sensors n/a" if error and not readings else " · ".join(parts)
+
+
+def summary_text(snapshot: Snapshot) -> str:
+    """One living line for terminals too small for anything else."""
+    row = snapshot.live or (snapshot.jobs[0] if snapshot.jobs else None)
+    if row is None:
+        return "no runs yet"
+    state = row.standing.state
+    parts = [row.name, verdict_text(row.standing)]
+    if row.standing.live and state.get("step") is not None:
+        parts.append(f"{state.get('step')}/{state.get('steps') or '?'}")
+        parts.append(f"loss {fixed(state.get('loss_ema') or state.get('loss'), 2)}")
+        parts.append(f"{number(state.get('real_tokens_per_s'))} tok/s")
+        parts.append(f"ETA {duration(state.get('eta_s'))}")
+    return clean(" · ".join(parts), 200)

@@ -34,6 +34,7 @@ class HomeScreen(QueueOnHome):
     """Tab moves between the queue, profiles and runs."""
 
     place = "Home"
+    AUTO_FOCUS = "#profiles"
     narrow_footer = True
     changes_things = frozenset({"new", "repeat", "again", "modify", "export", "queue", *QUEUE_KEYS})
     BINDINGS = [

@@ -12,7 +12,7 @@ from bc250studio.errors import clean
 from bc250studio.ui.numbers import NA, ago, bar, duration, fixed, number
 from bc250studio.ui.stage_words import table
 from bc250studio.ui.watch import JobRow
-from bc250studio.ui.words import GLYPHS, short_base, verdict_text
+from bc250studio.ui.words import GLYPHS, STALE_S, short_base, verdict_text
 
 RUN_COLUMNS = ("run", "verdict", "final loss", "best", "tok/s", "peak", "when")
 RUN_ELASTIC = ("run", "verdict")
@@ -56,7 +56,9 @@ def run_cells(row: JobRow) -> tuple[Any, ...]:
     best = state.get("best_eval_loss")
     rates = table(train, "rates")
     rate = rates.get("real_tokens_per_s", state.get("real_tokens_per_s"))
-    verdict = verdict_text(row.standing)
+    verdict = verdict_text(row.standing).partition(" (news")[0]
+    if row.standing.live and row.standing.age_s > STALE_S:
+        verdict += " (stale)"
     if row.prove.get("verdict") == "failed":
         verdict = "✗ proof failed"
     if state.get("recording"):

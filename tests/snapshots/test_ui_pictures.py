@@ -153,7 +153,8 @@ def scene(name: str, machine: Settings | None = None) -> tuple[StudioApp, Any]:
     live, done = runs(live=which != "ended")
     if which == "ended":
         waiting()
-    app = StudioApp(interval_s=0.05, job={"live": live, "done": done}.get(which), machine=machine or Settings())
+    machine = machine or Settings(ui=Ui(low_bandwidth="off"))  # no offer of a thin line over the picture
+    app = StudioApp(interval_s=0.05, job={"live": live, "done": done}.get(which), machine=machine)
 
     async def act(pilot: Any) -> None:
         await quiet(pilot)

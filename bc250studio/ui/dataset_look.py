@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bc250studio import paths, profiles
-from bc250studio.data import files
-from bc250studio.data.check import look
-from bc250studio.data.prepare import preference_words
-from bc250studio.data.recognise import Recognition
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.ui.local_models import present_folder
 from bc250studio.ui.numbers import size
 from bc250studio.ui.watch import Snapshot
+
+if TYPE_CHECKING:
+    from bc250studio.data.recognise import Recognition
 
 SAMPLE = 50
 EXAMPLE_WIDTH = 200
@@ -38,6 +37,10 @@ def quick(profile: profiles.Profile) -> Look:
     Raises:
         BadInput: nothing there, or nothing in it can be read or recognised.
     """
+    from bc250studio.data import files
+    from bc250studio.data.check import look
+    from bc250studio.data.prepare import preference_words
+
     dataset = files.locate(profile.data.path)
     found = look(profile)
     refusal = ""
@@ -52,6 +55,8 @@ def columns(reference: str) -> dict[str, str]:
     Raises:
         BadInput: nothing there, or it cannot be read.
     """
+    from bc250studio.data import files
+
     found: dict[str, str] = {}
     for raw in islice(files.locate(reference).rows(), SAMPLE):
         value: Any = raw.value
@@ -70,6 +75,8 @@ def is_remote(reference: str) -> bool:
 
 def known(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     """(path, size, where from): the one that ships, those of earlier runs and profiles, kept chats, data files here."""
+    from bc250studio.data import files
+
     found: dict[str, str] = {}
     for row in snapshot.jobs[:30]:
         try:
@@ -94,6 +101,8 @@ def known(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _size(reference: str) -> str:
+    from bc250studio.data import files
+
     if is_remote(reference):
         return "-"
     try:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +161,9 @@ class Follower:
             if self._files["metrics"].fresh:
                 self._files["metrics"].fresh = False
                 self._series |= {name: Series() for name in STEP_CURVES}
-            steps = [record.get("step") for record in records]
-            for name in STEP_CURVES:
-                self._series[name].extend(steps, [record.get(name) for record in records])
+            steps, *columns = _columns(records, ("step", *STEP_CURVES))
+            for name, values in zip(STEP_CURVES, columns, strict=True):
+                self._series[name].extend(steps, values)
             if records:
                 self._latest = records[-1]
                 self._story.moved(self._latest.get("t"))
@@ -223,3 +224,13 @@ class Follower:
                 found[name] = known if known and known[0] == stamp else (stamp, read_json(Path(entry.path)))
         self._stages = found
         return {name: record for name, (_, record) in found.items()}
+
+
+def _columns(records: list[dict[str, Any]], names: tuple[str, ...]) -> list[Sequence[Any]]:
+    """The values of each name; at the speed of C where every record has them all, as the runner's have."""
+    if not records:
+        return [()] * len(names)
+    try:
+        return list(zip(*map(itemgetter(*names), records), strict=True))
+    except KeyError:
+        return [[record.get(name) for record in records] for name in names]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
@@ -9,11 +11,13 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from bc250studio.errors import BadInput, clean
-from bc250studio.serve.chat import LOWEST, Chat
 from bc250studio.ui.draft import shown
 from bc250studio.ui.screens.base import Dialog
 from bc250studio.ui.widgets.choice import Choice
 from bc250studio.ui.widgets.line import Line
+
+if TYPE_CHECKING:
+    from bc250studio.serve.chat import Chat
 
 SWITCH = {"as trained": None, "on": True, "off": False}
 HINTS = {
@@ -44,6 +48,8 @@ class ChatSettings(Dialog[bool]):
 
     def compose(self) -> ComposeResult:
         """One line a value."""
+        from bc250studio.serve.chat import LOWEST
+
         words = {True: "on", False: "off", None: "the template's own"}[self.as_trained]
         value = "as trained" if self.chat.thinking == self.as_trained else "on" if self.chat.thinking else "off"
         numbers = {**{name: getattr(self.chat.sampling, name) for name in LOWEST}, "max_tokens": self.chat.max_tokens}
@@ -72,6 +78,8 @@ class ChatSettings(Dialog[bool]):
 
     def action_accept(self) -> None:
         """Check all, then take all."""
+        from bc250studio.serve.chat import LOWEST
+
         before = self.chat.sampling, self.chat.max_tokens
         for name in (*LOWEST, "max_tokens"):
             entry = self.query_one(f"#value-{name}", Input)

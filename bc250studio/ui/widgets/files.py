@@ -11,7 +11,6 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import DataTable
 
-from bc250studio.data.files import kind_of
 from bc250studio.errors import clean
 from bc250studio.ui.background import in_thread
 from bc250studio.ui.numbers import ago, size
@@ -95,6 +94,8 @@ class Files(Rows):
 
 def listing(folder: Path) -> Listing:
     """Read ``folder``. No rows when it cannot be read; the sentence says why."""
+    from bc250studio.data.files import kind_of
+
     folder = Path(os.path.normpath(folder.expanduser().absolute()))
     try:
         entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]

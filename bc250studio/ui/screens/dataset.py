@@ -150,6 +150,8 @@ class DatasetScreen(DatasetQuestions):
         if self.view == "tree":
             self._see("known")
         else:
+            if self._settling is not None:
+                self._settling.cancel()  # what the browser says is newer than a look that has not answered yet
             self._see("tree")
             typed = Path(self.query_one("#path", Input).value.strip() or ".").expanduser()
             here = typed if typed.is_dir() else typed.parent

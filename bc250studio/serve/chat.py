@@ -20,6 +20,8 @@ from bc250studio.serve.talk import Answer, Piece, Sampling, Talk
 
 SIDES = ("base", "tuned")
 SCALES = {"base": 0.0, "tuned": 1.0}
+SLOT_OF = {"tuned": 0, "base": 1}
+"""llama-server batches only requests of one scale, lowest slot first: the tuned answer does not wait for the base's."""
 DEFAULT_MAX_TOKENS = 512
 LOWEST = {"temperature": 0.0, "top_p": 0.0, "top_k": 0, "min_p": 0.0, "repeat_penalty": 0.0, "seed": 0}
 """The sampling values that can be set, with the smallest each takes."""
@@ -154,7 +156,7 @@ class Chat:
             max_tokens=self.max_tokens,
             sampling=self.sampling,
             thinking=self.thinking,
-            slot=SIDES.index(side) if self.talk.has_adapter else None,
+            slot=SLOT_OF[side] if self.talk.has_adapter else None,
         )
         try:
             for piece in stream:

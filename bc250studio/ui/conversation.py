@@ -213,9 +213,12 @@ def transcript(chat: Conversation, side: str) -> Any:
             parts.append((f"› {clean(chat.asked)}\n", "bold"))
         if growing.thinking and not growing.text:
             parts.append((f"{growing.thinking[-400:]}\n", "italic dim"))
+        if not growing.text and any(other.text for name, other in chat.growing.items() if name != side):
+            parts.append(("its turn comes when the other side is done\n", "dim"))
         parts.append(f"{growing.text}▌")
     answer = chat.answers.get(side)
     if answer is not None and growing is None:
         how = STOPS.get(answer.stop, clean(answer.stop, 30))
-        parts.append((f"{number(answer.tokens_per_s)} tok/s · {answer.tokens} tokens · {how}", "dim"))
+        figures = f"{number(answer.tokens_per_s)} tok/s · {answer.tokens} tokens · " if answer.tokens else ""
+        parts.append((f"{figures}{how}", "dim"))
     return Content.assemble(*parts)

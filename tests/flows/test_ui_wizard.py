@@ -136,7 +136,7 @@ async def test_the_wizard_trains_a_tiny_model_for_real(home, tmp_path):
         pilot.app.screen.query_one("#runs").focus()
         await pilot.press("r")
         await until(pilot, on(pilot, "ReviewScreen"))
-        await until(pilot, lambda: f"tokens/s of {job.name}" in " ".join(text(pilot, "#found").split()))
+        await until(pilot, lambda: f"tokens/sof{job.name}" in "".join(text(pilot, "#found").split()))
     assert (job.path / "checkpoints" / "final" / "adapter_model.safetensors").exists()
     assert job.profile().profile.train.steps == 4 and job.profile().profile.data.max_length == 128
 

@@ -95,7 +95,9 @@ def chunked_cross_entropy(
     """
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
     one_chunk = _fused_chunk if head.fused and head.softcap is None else _chunk
+    d: Tensor | None = None
     for start, size in chunks(len(targets), chunk):
+        d = None  # the last chunk's logits go before the next ones come
         part = slice(start, start + size)
         rows = hidden[part]
         losses, d = one_chunk(rows, head, targets[part], counted[part], gradient is not None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bc250studio.train import loss
 from bc250studio.train.loss import Head, chunked_cross_entropy, chunks, padded
 
 
@@ -83,3 +85,22 @@ def test_no_tensor_of_all_logits_is_made() -> None:
     with Largest() as seen:
         chunked_cross_entropy(hidden, head, targets, counted, 16, torch.empty_like(hidden))
     assert seen.elements == 16 * 1000
+
+
+def test_one_chunks_logits_live_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a chunk is as large as its logits: kept until the next chunk, it would double the peak."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    one_chunk = loss._chunk
+
+    def watched(*args: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        assert all(ref() is None for ref in made)
+        losses, d = one_chunk(*args)
+        assert d is not None
+        made.append(weakref.ref(d))
+        return losses, d
+
+    monkeypatch.setattr(loss, "_chunk", watched)
+    hidden, weight = torch.randn(40, 8), torch.randn(50, 8)
+    targets, counted = torch.randint(0, 50, (40,)), torch.ones(40)
+    chunked_cross_entropy(hidden, Head(weight, None), targets, counted, 10, torch.empty_like(hidden))
+    assert len(made) == 4

@@ -31,7 +31,7 @@ def hanging(label: str, text: str, width: int) -> str:
     import textwrap
 
     indent = " " * len(label)
-    lines = textwrap.wrap(text, max(20, width), initial_indent=indent, subsequent_indent=indent)
+    lines = textwrap.wrap(text, max(20, width), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     return label + "\n".join(lines)[len(label) :]
 
 

@@ -98,7 +98,7 @@ def memory(resolved: profiles.Resolved) -> Content:
     """Does it fit, part by part, and which setting would make it fit."""
     from bc250studio.board import fit, presets
     from bc250studio.models import memory as serving
-    from bc250studio.models import memory_training
+    from bc250studio.models import memory_measured
     from bc250studio.models.describe import describe
     from bc250studio.models.find import find
 
@@ -106,7 +106,7 @@ def memory(resolved: profiles.Resolved) -> Content:
     source = find(profile.model.base, profile.model.revision)
     facts = describe(source)
     machine = fit.facts("/", profile.thermal.min_available_mib, profile.model.device)
-    training = fit.judge(memory_training.training(facts, profile, presets.detect()), machine)
+    training = fit.judge(memory_measured.training(facts, profile, presets.detect()), machine)
     wanted = profile.export.quantisation
     serve = serving.serving(
         facts,

@@ -7,6 +7,8 @@ never touch the user's own runs.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import platformdirs
@@ -15,6 +17,17 @@ from bc250studio.errors import BadInput
 
 APP = "bc250studio"
 _PACKAGE = Path(__file__).resolve().parent
+
+
+def command() -> str:
+    """How a user here types the program: its name, or the way to it where it is not on PATH (a clone's own venv)."""
+    if shutil.which(APP):
+        return APP
+    script = Path(sys.executable).with_name(APP)
+    if not script.is_file():
+        return APP
+    here = Path.cwd()
+    return str(script.relative_to(here) if script.is_relative_to(here) else script)
 
 
 def _place(kind: str, fallback: str) -> Path:

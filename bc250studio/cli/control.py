@@ -9,6 +9,7 @@ from bc250studio import jobs, pipeline
 from bc250studio.cli.common import emit, narrate
 from bc250studio.errors import BadInput, JobFailed
 from bc250studio.jobs import control
+from bc250studio.paths import command
 
 WAIT_S = 120.0
 
@@ -56,7 +57,7 @@ def _resume(job: jobs.JobFolder, found: jobs.Standing, options: argparse.Namespa
     ):  # a peek that was cut off is not done
         raise BadInput(f"{job.name} is done; there is nothing to resume.")
     pipeline.go_on(job, job.state().get("stages") or pipeline.STAGES)
-    narrate(f"Follow it with: bc250studio attach {job.name}")
+    narrate(f"Follow it with: {command()} attach {job.name}")
     return "resumed"
 
 

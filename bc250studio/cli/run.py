@@ -8,6 +8,7 @@ from bc250studio import pipeline, profiles
 from bc250studio.cli.common import duration, emit, narrate
 from bc250studio.cli.follow import follow
 from bc250studio.jobs import JobFolder
+from bc250studio.paths import command
 from bc250studio.pipeline.summary import sentence, summary
 
 
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
 
 def start(job: JobFolder, options: argparse.Namespace) -> int:
     """Follow a job that was just launched, unless told to detach; returns its exit code."""
-    narrate(f"Run {job.name}. It goes on without this terminal; follow it with: bc250studio attach {job.name}")
+    narrate(f"Run {job.name}. It goes on without this terminal; follow it with: {command()} attach {job.name}")
     if options.detach:
         emit({"run": job.name, "folder": str(job.path)}, options.json, job.name)
         return 0
@@ -44,12 +45,12 @@ def watch(job: JobFolder, as_json: bool) -> int:
     try:
         found = follow(job)
     except KeyboardInterrupt:
-        narrate(f"\nDetached; the run goes on. bc250studio attach {job.name} | bc250studio stop {job.name}")
+        narrate(f"\nDetached; the run goes on. {command()} attach {job.name} | {command()} stop {job.name}")
         return 130
     data = summary(job)
     emit(data, as_json, text(data))
     if found.verdict in ("lost", "machine restarted"):
-        narrate(f"The run is {found.verdict}; go on with: bc250studio resume {job.name}")
+        narrate(f"The run is {found.verdict}; go on with: {command()} resume {job.name}")
         return 1
     code = found.state.get("exit_code")
     return int(code) if isinstance(code, int) else (0 if found.verdict == "done" else 1)
@@ -77,7 +78,7 @@ def text(data: dict) -> str:
     lines += [
         "",
         f"files            {data['folder']}",
-        "open the app     bc250studio        (or: make studio)",
-        f"stop the server  bc250studio stop {data['run']}",
+        f"open the app     {command()}",
+        f"stop the server  {command()} stop {data['run']}",
     ]
     return "\n".join(lines)

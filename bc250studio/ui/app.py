@@ -20,6 +20,7 @@ from textual.screen import Screen
 from bc250studio import settings
 from bc250studio.errors import BadInput, StudioError, clean
 from bc250studio.jobs import JobFolder
+from bc250studio.paths import command
 from bc250studio.ui import calls, log, survival
 from bc250studio.ui.terminal import TerminalApp
 from bc250studio.ui.watch import Observed, Snapshot, Watcher
@@ -204,10 +205,10 @@ class StudioApp(TerminalApp):
         row = self.snapshot.live
         message = None
         if row is not None:
-            message = f"{row.name} goes on. Return with: bc250studio   (or: bc250studio attach {row.name})"
+            message = f"{row.name} goes on. Return with: {command()}   (or: {command()} attach {row.name})"
         if self.peeking is not None:
             message = (
-                f"{self.peeking.name} stands stopped for a peek. Go on with: bc250studio resume {self.peeking.name}"
+                f"{self.peeking.name} stands stopped for a peek. Go on with: {command()} resume {self.peeking.name}"
             )
         self.exit(message=message)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from bc250studio import paths, settings
@@ -44,3 +47,22 @@ def test_the_command_line_sets_and_shows(capsys):
 def test_clean_strips_what_a_terminal_would_obey():
     assert clean("a\x1b[31mb\x07c\x9b2Jd\u202ee\n") == "abc2Jde\n"
     assert clean("\x1b]0;title\x07x") == "0;titlex"
+
+
+@pytest.mark.parametrize(("on_path", "in_venv"), [(True, True), (False, True), (False, False)])
+def test_hints_name_the_program_as_this_user_types_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool, in_venv: bool
+) -> None:
+    bin_folder = tmp_path / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    for name in ["python3", *(["bc250studio"] if in_venv else [])]:
+        (bin_folder / name).write_text("#!/bin/sh\n")
+        (bin_folder / name).chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(bin_folder / "python3"))
+    monkeypatch.setenv("PATH", str(bin_folder) if on_path else str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    expected = ".venv/bin/bc250studio" if in_venv and not on_path else "bc250studio"
+    assert paths.command() == expected
+    monkeypatch.chdir("/")
+    if in_venv and not on_path:
+        assert paths.command() == str(bin_folder / "bc250studio")

@@ -26,8 +26,8 @@ def command() -> str:
     script = Path(sys.executable).with_name(APP)
     if not script.is_file():
         return APP
-    here = Path.cwd()
-    return str(script.relative_to(here) if script.is_relative_to(here) else script)
+    beside = Path(".venv/bin") / APP
+    return str(beside if script == Path.cwd() / beside else script)
 
 
 def _place(kind: str, fallback: str) -> Path:

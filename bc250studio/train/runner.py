@@ -143,6 +143,7 @@ class Run:
         loss, tokens = self.trainer.evaluate(self.prepared.evaluation)
         self.job.event("evaluation", f"Held-out loss before training: {loss:.4f}.", loss=loss, step=0, tokens=tokens)
         self.before, self.eval_loss = (loss, tokens), loss
+        self._say_a_sample(0)  # the base model's own answer, to read the later ones against
 
     def _between(self, step: Step, gate: thermal.Gate) -> None:
         train, last = self.profile.train, step.number == step.of
@@ -220,7 +221,8 @@ class Run:
             self._sample_failed = True
             return
         prompt = clean(self._sampler.prompt, 200)
-        text = f"After step {step}, asked {prompt!r}: {clean(answer, 500)}"
+        when = f"After step {step}" if step else "Before training"
+        text = f"{when}, asked {prompt!r}: {clean(answer, 500)}"
         self.job.event("sample", text, step=step, prompt=prompt, answer=clean(answer, 500))
 
     @cached_property

@@ -153,7 +153,7 @@ def test_the_best_evaluated_step_is_the_result_with_samples_on_the_way(job_of) -
     final = job.path / "checkpoints" / "final" / "adapter_model.safetensors"
     assert final.read_bytes() == (kept.path / "adapter_model.safetensors").read_bytes()
     samples = [event for event in job.events() if event["event"] == "sample"]
-    assert [event["step"] for event in samples] == list(evaluations)
+    assert [event["step"] for event in samples] == [0, *evaluations]
     # Gone on after the end: patience is over, no further step is taken.
     steps = len(telemetry.read_all(job.path / "metrics.jsonl"))
     newest = checkpoints.whole(job.path / "checkpoints")[-1]

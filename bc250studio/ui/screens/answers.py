@@ -60,7 +60,8 @@ def answers_text(run: RunView) -> Content:
             parts += [("Asked  ", "bold"), f"{asked}\n\n"]
         loss = losses.get(float(sample.step))
         known = f", held-out loss {fixed(loss)}" if loss is not None else ""
-        parts.append((f"After step {sample.step}{known}", "bold"))
+        when = f"After step {sample.step}" if sample.step else "Before training"
+        parts.append((f"{when}{known}", "bold"))
         parts += ["\n", (f"{sample.answer.strip() or '(nothing)'}\n\n", "$accent")]
     return Content.assemble(*parts) if parts else Content("There is no sample answer yet.")
 

@@ -135,6 +135,7 @@ def _scenes(live: JobFolder, done: JobFolder) -> list[Scene]:
         ("recipe", None, ("m",)),
         ("review", None, ("r", _said("#found", "time"))),
         ("training", live, ()),
+        ("answers", done, ("a",)),
         ("chart", live, ("z", *["left"] * 12)),
         ("steps", done, ("i", "e")),
         ("chat", done, (_recorded_chat,)),
@@ -143,6 +144,8 @@ def _scenes(live: JobFolder, done: JobFolder) -> list[Scene]:
         ("compare", None, ("slash", "space", "down", "space", "x")),
         ("system", None, ("5", "d", _said("#text", "pass"))),
         ("kernels", None, ("4", _said("#text", "use"))),
+        ("shapes", None, ("4", _said("#text", "use"), "tab", _said("#text", "TFLOP"))),
+        ("log", None, ("6",)),
         ("help", live, ("question_mark",)),
     ]  # fmt: skip
 

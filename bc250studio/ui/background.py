@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 from bc250studio.errors import BadInput, JobFailed, ProofFailed, StudioError, clean
 
 T = TypeVar("T")
+LOOKING = "looking:"
+"""How the threads' names begin."""
+
 _ERRORS: dict[int, type[StudioError]] = {2: BadInput, 3: ProofFailed}
 
 
@@ -39,7 +42,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
         except RuntimeError:
             pass  # the app has gone
 
-    threading.Thread(target=work, name=getattr(function, "__name__", "work"), daemon=True).start()
+    threading.Thread(target=work, name=f"{LOOKING} {getattr(function, '__name__', 'work')}", daemon=True).start()
     return await future
 
 

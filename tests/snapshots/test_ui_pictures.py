@@ -6,6 +6,7 @@ Time stands still, runs have fixed names, and nothing of the machine shows; ``py
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bc250studio.pipeline import queue
 from bc250studio.settings import Settings, Ui
 from bc250studio.ui import log
 from bc250studio.ui.app import StudioApp
+from bc250studio.ui.background import LOOKING
 from bc250studio.ui.local_models import LocalModel
 from bc250studio.ui.screens import dataset, kernels, model, review_words, system
 from bc250studio.ui.watch import Watcher
@@ -185,6 +187,9 @@ async def quiet(pilot: Any) -> None:
     ours = [worker for worker in pilot.app.workers if worker.group != "ask"]
     if ours:  # an empty list would mean all, and a question waits for its answer
         await pilot.app.workers.wait_for_complete(ours)
+    deadline = time.monotonic() + 10
+    while any(t.name.startswith(LOOKING) for t in threading.enumerate()) and time.monotonic() < deadline:
+        await pilot.pause(0.02)
     await pilot.pause(0.45)  # a typed model is described 0.3 s after the last letter
 
 

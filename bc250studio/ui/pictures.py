@@ -97,6 +97,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 async def draw(recording: Path, out: Path, only: Sequence[str] = (), size: tuple[int, int] = (80, 24)) -> list[Path]:
     """One SVG a screen, or only of those named."""
     from bc250studio.ui.app import StudioApp
+    from bc250studio.ui.draft import Draft
 
     done = play(recording, "demo-yesterday", age_s=52_000)
     live = play(recording, "demo-tonight", share=CUT_AT)
@@ -105,6 +106,7 @@ async def draw(recording: Path, out: Path, only: Sequence[str] = (), size: tuple
     for name, job, keys in _scenes(live, done):
         if only and name not in only:
             continue
+        Draft.forget()  # a picture begins with nothing left unfinished by the last one
         shutil.rmtree(live.path)
         play(recording, live.name, share=CUT_AT)  # its news shall not be older than the picture
         app = StudioApp(interval_s=0.1, job=job)

@@ -116,8 +116,10 @@ class JobFolder:
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object, or an empty one when the file is missing, torn or something else."""
     try:
+        if not file.is_file():  # opening somebody's FIFO would wait for ever
+            return {}
         record = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
@@ -125,7 +127,7 @@ def read_json(file: Path) -> dict[str, Any]:
 def all_jobs() -> list[JobFolder]:
     """Every job folder, newest first. Foreign files in the runs folder are passed over."""
     try:
-        found = [JobFolder(p) for p in paths.runs_dir().iterdir() if p.is_dir() and (p / "state.json").exists()]
+        found = [JobFolder(p) for p in paths.runs_dir().iterdir() if p.is_dir() and (p / "state.json").is_file()]
     except OSError:
         return []
     return sorted(found, key=lambda job: (_created(job), job.name), reverse=True)

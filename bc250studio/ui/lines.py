@@ -38,6 +38,8 @@ class Lines:
     def blocks(self) -> Iterator[list[dict[str, Any]]]:
         """New records, a block of the file at a time; an unreadable file has none."""
         self.fresh = False
+        if not self.path.is_file():  # opening somebody's FIFO would wait for ever
+            return
         try:
             with self.path.open("rb") as file:
                 stat = os.fstat(file.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -128,18 +129,25 @@ def test_foreign_and_broken_folders_do_not_end_the_watch(home):
     for name, content in {
         "torn": b'{"phase": "tr',
         "list": b"[1]",
+        "deep": b"[" * 100_000,
         "future": b'{"schema": 99, "phase": "dreaming"}',
     }.items():
         (runs / name).mkdir()
         (runs / name / "state.json").write_bytes(content)
+    (runs / "pipe").mkdir()
+    os.mkfifo(runs / "pipe" / "state.json")
+    os.mkfifo(runs / "list" / "metrics.jsonl")
     good = recording.write_run("demo")
     (good.path / "metrics.jsonl").open("ab").write(b"\xff\xfe not json\n[1, 2]\n")
     (good.path / "board.jsonl").open("ab").write(b'{"t": "soon", "readings": [1]}\n')
     watcher = Watcher(lambda message: None)
     watcher.follow(good)
     snapshot = watcher.look()
-    assert {row.name for row in snapshot.jobs} == {"torn", "list", "future", good.name}
+    assert {row.name for row in snapshot.jobs} == {"torn", "list", "deep", "pipe", "future", good.name}
     assert snapshot.live.name == good.name and snapshot.run.latest["step"] == 60
+    for name in ("list", "deep", "pipe"):
+        watcher.follow(JobFolder(runs / name))
+        assert watcher.look().run.latest == {}
     watcher.follow(JobFolder(runs / "future"))
     assert watcher.look().run.standing.verdict in ("lost", "created")
 

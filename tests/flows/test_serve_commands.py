@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bc250studio import jobs
+from bc250studio import jobs, paths
 from bc250studio.bench import recipes_serve
 from bc250studio.cli.main import main
 from bc250studio.jobs.spawn import child_environment
@@ -77,6 +77,29 @@ def test_an_adapter_folder_is_served_asked_and_stopped(
     assert "No command '/nonsense'" in talked.stderr and "5 tokens" in talked.stderr
     transcripts = list((jobs.find(run).path / "transcripts").glob("*.jsonl"))
     assert len(transcripts) == 1 and len(transcripts[0].read_text().splitlines()) == 3
+
+    lines = (
+        "/good\n/set temprature 1\n/set top_k many\n/thinking maybe\n/set max_tokens 3\n/tuned\nHello\n"
+        "/good\n/better A better one.\n/prompts 999\n"
+    )
+    talked = subprocess.run(
+        [sys.executable, "-m", "bc250studio.cli.main", "chat", run],
+        input=lines,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert talked.returncode == 0, talked.stderr
+    for sentence in (
+        "There is no answer of the tuned model to keep", "Did you mean 'temperature'?", "top_k takes a whole number",
+        "/thinking takes on, off or auto", "  3 tokens,", "Row 1 of", "Row 2 of", "/prompts takes a number",
+    ):  # fmt: skip
+        assert sentence in talked.stderr, sentence
+    (file,) = (paths.data_dir() / "collected").glob("*.jsonl")
+    first, second = (json.loads(line)["messages"] for line in file.read_text().splitlines())
+    assert first[-2] == second[-2] == {"role": "user", "content": "Hello"}
+    assert first[-1]["content"] and second[-1] == {"role": "assistant", "content": "A better one."}
 
     assert main(["serve", run, "--stop"]) == 0
     assert "stopped" in capsys.readouterr().out

@@ -5,53 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
-from textual.pilot import Pilot
 
 from bc250studio import paths, pipeline
 from bc250studio.jobs import JobFolder
-from bc250studio.ui.app import StudioApp
 from bc250studio.ui.widgets.chart import Chart
 from bc250studio.ui.widgets.line import Line
 from bc250studio.ui.widgets.rows import Rows
 from bc250studio.ui.widgets.topline import TopLine
 from tests import recording
-
-
-def app(**options) -> StudioApp:
-    return StudioApp(interval_s=0.05, **options)
-
-
-async def until(pilot: Pilot, condition: Callable[[], object], what: str = "") -> None:
-    """Wait for a condition, never for a time."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        await pilot.pause(0.02)
-        try:
-            if condition():
-                return
-        except Exception:
-            continue
-    raise AssertionError(f"never came true: {what or condition}; screen {screen_name(pilot)}")
-
-
-def screen_name(pilot: Pilot) -> str:
-    return type(pilot.app.screen).__name__
-
-
-def on(pilot: Pilot, name: str) -> Callable[[], bool]:
-    return lambda: screen_name(pilot) == name
-
-
-def text(pilot: Pilot, selector: str) -> str:
-    return str(pilot.app.screen.query_one(selector, Line)._shown)
-
-
-def said(pilot: Pilot) -> str:
-    return " ".join(str(note.message) for note in pilot.app._notifications)
+from tests.ui_help import app, on, said, screen_name, text, until
 
 
 async def test_a_run_opens_with_its_figures_and_says_it_is_a_recording(home):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bc250studio.cli.common import Bar, emit, narrate, table
 from bc250studio.errors import BadInput
+from bc250studio.terminal_codes import osc52
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if options.copy:
         if not sys.stderr.isatty():
             raise BadInput("--copy needs a terminal; it speaks to the terminal's clipboard.")
-        sys.stderr.write(server.osc52(lines["tunnel"]))
+        sys.stderr.write("".join(osc52(lines["tunnel"])))
         sys.stderr.flush()
     emit({"run": job.name, "server": found.public(), **lines}, options.json, text)
     return 0

@@ -67,17 +67,3 @@ def tunnel_lines(server: Server) -> dict[str, str]:
             '-H \'Content-Type: application/json\' -d \'{"messages":[{"role":"user","content":"Hello"}]}\''
         ),
     }
-
-
-def osc52(text: str, in_tmux: bool | None = None) -> str:
-    """The terminal sequence that puts ``text`` on the clipboard of the machine the user sits at.
-
-    tmux takes it for itself where ``set-clipboard`` is on, and hands it through to the terminal around it only when it
-    is wrapped (``allow-passthrough``); which of the two holds cannot be asked, so inside tmux both are sent.
-    """
-    import base64
-
-    plain = f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07"
-    if in_tmux is None:
-        in_tmux = bool(os.environ.get("TMUX"))
-    return plain + (f"\x1bPtmux;{plain.replace(chr(27), chr(27) * 2)}\x1b\\" if in_tmux else "")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bc250studio.serve.adopt import adopt, end, stop, stop_folder
 from bc250studio.serve.launch import start
 from bc250studio.serve.plan import SLOTS, Plan
-from bc250studio.serve.reach import LOOPBACK, check_address, free_port, osc52, tunnel_lines
+from bc250studio.serve.reach import LOOPBACK, check_address, free_port, tunnel_lines
 from bc250studio.serve.server_log import death
 from bc250studio.serve.server_record import Server, forget, read
 from bc250studio.serve.steady import steady_talk
@@ -27,7 +27,6 @@ __all__ = [
     "end",
     "forget",
     "free_port",
-    "osc52",
     "read",
     "start",
     "steady_talk",

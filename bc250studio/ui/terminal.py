@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import os
 
 from textual.app import App
 
 from bc250studio.errors import clean
+from bc250studio.terminal_codes import osc52, through_tmux
 
 SAVE_TITLE, RESTORE_TITLE = "\x1b[22;0t", "\x1b[23;0t"
 
@@ -37,11 +37,10 @@ class TerminalApp(App[None]):
             self.write_escape(RESTORE_TITLE)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """OSC 52; in tmux also wrapped for the terminal around it, since tmux by default keeps it to itself."""
-        super().copy_to_clipboard(text)
-        if "TMUX" in os.environ:
-            encoded = base64.b64encode(text.encode()).decode()
-            self.write_escape(through_tmux(f"\x1b]52;c;{encoded}\x07"))
+        """OSC 52, and the app's own clipboard for pasting inside it."""
+        self._clipboard = text
+        for sequence in osc52(text):
+            self.write_escape(sequence)
 
     def notify_desktop(self, kind: str, line: str) -> None:
         """OSC 9 carries a text, OSC 777 a title and a text, whose fields a semicolon would split."""
@@ -49,8 +48,3 @@ class TerminalApp(App[None]):
         osc = f"777;notify;bc250studio;{line.replace(';', ',')}" if kind == "777" else f"9;{line}"
         sequence = f"\x1b]{osc}\x07"
         self.write_escape(through_tmux(sequence) if "TMUX" in os.environ else sequence)
-
-
-def through_tmux(sequence: str) -> str:
-    """For the terminal around tmux (its allow-passthrough)."""
-    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"

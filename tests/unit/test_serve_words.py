@@ -21,6 +21,7 @@ from bc250studio.models.gguf_file import STRING, U32
 from bc250studio.serve import ask, causes, memory, server, target
 from bc250studio.serve.ask import Question, read_questions
 from bc250studio.serve.binary import CPU, Device
+from bc250studio.terminal_codes import osc52
 
 RADV = Device("Vulkan0", "AMD Radeon Graphics (RADV GFX1013)", 12288, 12000)
 
@@ -205,7 +206,7 @@ def test_the_tunnel_line_comes_from_the_ssh_connection(monkeypatch: pytest.Monke
     lines = server.tunnel_lines(found)
     assert lines["tunnel"] == "ssh -L 4711:127.0.0.1:4711 me@192.168.7.5"
     assert "Bearer k" in lines["curl"]
-    assert server.osc52("ssh") == "\x1b]52;c;c3No\x07"
+    assert "".join(osc52("ssh")) == "\x1b]52;c;c3No\x07"
 
 
 @given(blob=st.binary(max_size=400))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from bc250studio.ui.screens.base import Dialog
@@ -36,47 +37,55 @@ class Confirm(Dialog[bool]):
         self.dismiss(answer)
 
 
-class AskText(Dialog[str]):
-    """One line of text; None when left."""
+class _Ask(Dialog[str]):
+    """A question that is answered in text; None when left."""
+
+    hint = ""
 
     def __init__(self, question: str, value: str = "", details: str = "") -> None:
         super().__init__()
         self.question, self.value, self.details = question, value, details
 
+    def field(self) -> Widget:
+        """Where the answer is typed."""
+        raise NotImplementedError
+
     def compose(self) -> ComposeResult:
-        """Question and input."""
+        """Question, field and how it is left."""
         with Vertical():
             yield Line(self.question, classes="title")
             if self.details:
                 yield Line(self.details)
-            yield Input(self.value)
-            yield Line("enter accepts, esc leaves")
+            yield self.field()
+            yield Line(self.hint)
+
+
+class AskText(_Ask):
+    """One line of text; None when left."""
+
+    hint = "enter accepts, esc leaves"
+
+    def field(self) -> Widget:
+        """A line."""
+        return Input(self.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close with the text."""
         self.dismiss(event.value)
 
 
-class AskLong(Dialog[str]):
+class AskLong(_Ask):
     """Several lines of text, enter begins a new one; None when left."""
 
     BINDINGS = [Binding("f9,ctrl+s", "accept", "Accept", id="text.accept", tooltip="Take this text")]
     DEFAULT_CSS = """
     AskLong TextArea { height: 10; border: none; padding: 0 1; background: $boost; }
     """
+    hint = "F9 accepts, enter begins a new line, esc leaves"
 
-    def __init__(self, question: str, value: str = "", details: str = "") -> None:
-        super().__init__()
-        self.question, self.value, self.details = question, value, details
-
-    def compose(self) -> ComposeResult:
-        """Question and text."""
-        with Vertical():
-            yield Line(self.question, classes="title")
-            if self.details:
-                yield Line(self.details)
-            yield TextArea(self.value, soft_wrap=True, compact=True, tab_behavior="focus")
-            yield Line("F9 accepts, enter begins a new line, esc leaves")
+    def field(self) -> Widget:
+        """Several lines."""
+        return TextArea(self.value, soft_wrap=True, compact=True, tab_behavior="focus")
 
     def on_mount(self) -> None:
         """All of it is marked: typing replaces it, an arrow key keeps it."""

@@ -80,7 +80,7 @@ def _point(point: dict[str, Any], description: Any) -> dict[str, Any]:
 
     chip = presets.of("cpu") if point["device"] == "cpu" else presets.detect()
     estimate = memory_training.training(description, profile_of(point), chip)
-    expected = estimate.total_bytes - estimate.parts.get(memory_training.DRIVER, 0)
+    expected = memory_training.in_allocator(estimate)
     row = {**point, "estimated_bytes": expected, "parts": dict(estimate.parts)}
     try:
         measured = run_in_worker("fit", point)
@@ -119,8 +119,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from bc250studio.train.memory_check import peak_bytes, reset_peak
 
     device = pick_device(options["device"])
-    full = options["kind"] == "full"
-    dtype = "fp32" if full and options["dtype"] == "auto" else pick_type(options["dtype"], device)
+    dtype = pick_type(options["dtype"], device, options["kind"])
     profile = profile_of(options)
     base = Base(options["model"], dtype, device, progress=progress)
     rows = full_rows(base.vocabulary, 2, options["tokens"], seed=0, held_out=0).rows

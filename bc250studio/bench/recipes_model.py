@@ -38,11 +38,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_type(name: str, device: torch.device) -> str:
-    """``auto`` is fp32 on the CPU and fp16 on an accelerator: the type the board's own recipe uses."""
+def pick_type(name: str, device: torch.device, kind: str = "lora") -> str:
+    """``auto`` is fp32 on the CPU and where every weight is trained, else fp16: the type of the board's own recipe."""
     if name != "auto":
         return name
-    return "fp32" if device.type == "cpu" else "fp16"
+    return "fp32" if device.type == "cpu" or kind == "full" else "fp16"
 
 
 def device_name(device: torch.device) -> str:

@@ -212,8 +212,7 @@ def measure(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     device = pick_device(options["device"])
     options, others = {**options}, options["dtype"].split(",")[1:]
     options["dtype"] = first_type = options["dtype"].split(",")[0]
-    full = options["kind"] == "full"
-    dtype = "fp32" if full and first_type == "auto" else pick_type(first_type, device)
+    dtype = pick_type(first_type, device, options["kind"])
     sensors = Sensors.discover()
     limit_c = options["cool_below"]
     if limit_c is None and sensors.device is not None and sensors.device.is_bc250:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from bc250studio import paths
 from bc250studio.board.fit import Alternative, Estimate
 from bc250studio.board.presets import Chip
+from bc250studio.jobs.folder import read_json
 from bc250studio.models import memory_training
 from bc250studio.models.describe import Description
 from bc250studio.models.memory_training import DRIVER
@@ -31,21 +31,14 @@ def _file() -> Path:
 def key(profile: Profile, chip: Chip) -> str:
     """What two runs must share for the memory of one to say something about the other."""
     model, train = profile.model, profile.train
-    return "|".join([model.base, profile.adapter.kind, model.precision, train.attention, train.recompute, chip.name])
-
-
-def _read() -> dict[str, Any]:
-    try:
-        found = json.loads(_file().read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    device = "cpu" if memory_training.on_cpu(profile, chip) else chip.name
+    return "|".join([model.base, profile.adapter.kind, model.precision, train.attention, train.recompute, device])
 
 
 def ratio(estimate: Estimate, measured_bytes: int) -> float:
     """Measured over estimated, weights and driver left out on both sides."""
     weights = estimate.parts.get("weights", 0)
-    expected = estimate.total_bytes - weights - estimate.parts.get(DRIVER, 0)
+    expected = memory_training.in_allocator(estimate) - weights
     return (measured_bytes - weights) / expected if expected > 0 else 1.0
 
 
@@ -54,7 +47,7 @@ def remember(profile: Profile, chip: Chip, estimate: Estimate, measured_bytes: i
     found = ratio(estimate, measured_bytes)
     if not NEAREST <= found <= FARTHEST:
         return
-    runs, name = _read(), key(profile, chip)
+    runs, name = read_json(_file()), key(profile, chip)
     runs.pop(name, None)
     runs[name] = {"ratio": round(found, 4), "measured_bytes": measured_bytes, "t": time.time()}
     paths.private_dir(paths.data_dir())
@@ -64,7 +57,7 @@ def remember(profile: Profile, chip: Chip, estimate: Estimate, measured_bytes: i
 def training(description: Description, profile: Profile, chip: Chip) -> Estimate:
     """``memory_training.training``, its parts scaled by what an earlier run of this kind took on this machine."""
     estimate = memory_training.training(description, profile, chip)
-    entry = _read().get(key(profile, chip))
+    entry = read_json(_file()).get(key(profile, chip))
     scale = entry.get("ratio") if isinstance(entry, dict) else None
     if not isinstance(scale, (int, float)) or not NEAREST <= scale <= FARTHEST:
         return estimate

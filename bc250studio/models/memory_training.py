@@ -80,23 +80,29 @@ def plan_of(profile: Profile, chip: Chip) -> str:
     """The recompute plan a run begins with; ``auto`` computes nothing again on a CPU, and ``light`` on a GPU."""
     if profile.train.recompute != "auto":
         return profile.train.recompute
-    return "none" if _on_cpu(profile, chip) else "light"
+    return "none" if on_cpu(profile, chip) else "light"
 
 
-def _on_cpu(profile: Profile, chip: Chip) -> bool:
+def in_allocator(estimate: Estimate) -> int:
+    """Bytes of ``estimate`` that torch's own peaks hold: all but the driver's."""
+    return estimate.total_bytes - estimate.parts.get(DRIVER, 0)
+
+
+def on_cpu(profile: Profile, chip: Chip) -> bool:
+    """Does the CPU do the work, whatever chip is there?"""
     return chip.name == "cpu" or profile.model.device == "cpu"
 
 
 def _element(profile: Profile, chip: Chip) -> int:
     if profile.model.precision != "auto":
         return ELEMENT_BYTES[profile.model.precision]
-    if profile.adapter.kind == "full" or _on_cpu(profile, chip):
+    if profile.adapter.kind == "full" or on_cpu(profile, chip):
         return 4
     return ELEMENT_BYTES[chip.preset.precision]
 
 
 def _attention(profile: Profile, chip: Chip) -> str:
-    if _on_cpu(profile, chip):
+    if on_cpu(profile, chip):
         return "rows"
     if profile.train.attention in ("math16", "math32"):
         return "math"
@@ -130,16 +136,16 @@ def _parts(
         scores = 3 * d.heads * longest * tokens * (4 if profile.train.attention == "math32" else element)
     # The logits of a chunk in the base's type and in fp32 (fp32: twice, measured), beside a layer's widest moment.
     logits = min(chunk, tokens) * d.vocab * (element + 4 if element < 4 else 8)
-    if _on_cpu(profile, chip):
+    if on_cpu(profile, chip):
         # The C library's heap keeps what was freed in small pieces: the layer's work is still there beside the logits.
         parts["logits of a chunk"], parts["one layer's work"] = logits, working
     else:
         parts["logits of a chunk, or one layer's work"] = max(logits, working + scores)
     allocated = sum(parts.values()) - parts["weights"]
-    if chip.apu or _on_cpu(profile, chip):
+    if chip.apu or on_cpu(profile, chip):
         parts["Python and torch"] = _PROCESS_BYTES
-    parts["allocator"] = int((_HEAP_SLACK if _on_cpu(profile, chip) else _SLACK) * allocated)
-    if not _on_cpu(profile, chip):
+    parts["allocator"] = int((_HEAP_SLACK if on_cpu(profile, chip) else _SLACK) * allocated)
+    if not on_cpu(profile, chip):
         parts[DRIVER] = _DRIVER_BYTES
     return parts
 
@@ -157,7 +163,7 @@ def _alternatives(
     passes = [size for size in (4096, 2048, 1024, 512, 256) if size < tokens]
     small = min(chunk, 256)
     found = []
-    if profile.adapter.kind != "full" and _element(profile, chip) == 4 and not _on_cpu(profile, chip):
+    if profile.adapter.kind != "full" and _element(profile, chip) == 4 and not on_cpu(profile, chip):
         halves = profile.model_copy(update={"model": profile.model.model_copy(update={"precision": "fp16"})})
         found.append(Alternative('model.precision = "fp16"', total(halves, plan, tokens, chunk)))
         both = 'model.precision = "fp16" and train.recompute = "layer"'

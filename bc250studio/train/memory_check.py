@@ -47,24 +47,22 @@ class MemoryCheck:
 
     def after(self, step: Step) -> None:
         """Compare, say, keep."""
-        self._left -= 1
-        if self._left and step.number < step.of:
+        if not self._left:
             return
-        if self._left < 0:
+        self._left = self._left - 1 if step.number < step.of else 0
+        if self._left:
             return
-        self._left = 0
         with contextlib.suppress(StudioError, OSError):  # a run never ends because its memory could not be judged
             self._compare()
 
     def _compare(self) -> None:
-        device, plan = self.trainer.device, set(self.trainer.recompute)
+        device = self.trainer.device
         chip = presets.of("cpu") if device.type == "cpu" else presets.detect()
-        estimate = memory_training.training(describe(self.source), self.profile, chip)
-        expected = estimate.total_bytes - estimate.parts.get(memory_training.DRIVER, 0)
-        measured = peak_bytes(device)
-        facts = {"memory_estimated_gib": round(expected / _GIB, 3), "memory_measured_gib": round(measured / _GIB, 3)}
-        if len(plan) > 1 or plan != {memory_training.plan_of(self.profile, chip)}:
+        if set(self.trainer.recompute) != {memory_training.plan_of(self.profile, chip)}:
             return  # a budget or a failed allocation chose another plan than the one that was estimated
+        estimate = memory_training.training(describe(self.source), self.profile, chip)
+        expected, measured = memory_training.in_allocator(estimate), peak_bytes(device)
+        facts = {"memory_estimated_gib": round(expected / _GIB, 3), "memory_measured_gib": round(measured / _GIB, 3)}
         memory_measured.remember(self.profile, chip, estimate, measured)
         if abs(expected / measured - 1) > OFF:
             self.say(

@@ -63,3 +63,8 @@ def test_a_broken_file_corrects_nothing(junk: bytes) -> None:
         text = json.dumps({memory_measured.key(profile(), CPU): entry})
         paths.write_atomic(paths.data_dir() / "memory-measured.json", text)
         assert memory_measured.training(numbers, profile(), CPU) == memory_training.training(numbers, profile(), CPU)
+
+
+def test_a_run_on_the_cpu_is_of_one_kind_whatever_chip_is_there() -> None:
+    """The runner asks for the CPU's preset, ``models fit`` for the machine's: both must find the same entry."""
+    assert memory_measured.key(profile(), presets.of("gfx1013")) == memory_measured.key(profile(), CPU)

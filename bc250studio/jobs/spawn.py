@@ -37,6 +37,31 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return environment
 
 
+def detached(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], fresh: bool = False
+) -> subprocess.Popen[bytes]:
+    """A process in a session of its own: nothing inherited, stdin closed, output appended to ``log`` (``fresh``: in
+    place of what stood there), which only its owner may read.
+
+    Raises:
+        OSError: the log cannot be written, or the command not be started.
+    """
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
+    try:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+            close_fds=True,
+            cwd="/",
+            env=dict(environment),
+        )
+    finally:
+        os.close(descriptor)
+
+
 def spawn(
     job: JobFolder,
     command: Sequence[str],
@@ -52,22 +77,10 @@ def spawn(
         JobFailed: the command cannot be started, died before it owned the job, or took too long.
     """
     path = job.path / "logs" / f"{log}.log"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=descriptor,
-            stderr=descriptor,
-            start_new_session=True,
-            close_fds=True,
-            cwd="/",
-            env=child_environment(environment),
-        )
+        child = detached(command, path, child_environment(environment))
     except OSError as error:
         raise JobFailed(f"{command[0]} cannot be started: {error}.") from error
-    finally:
-        os.close(descriptor)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         owner = job.owner()

@@ -7,7 +7,6 @@ What it measures (a step's time on this machine with this profile) becomes the e
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -59,16 +58,8 @@ def begin(resolved: profiles.Resolved) -> JobFolder:
 def detached(resolved: profiles.Resolved) -> JobFolder:
     """Begin it and return at once: a process of its own conducts it, so whoever asked may leave."""
     job = begin(resolved)
-    with (job.path / "logs" / "rehearsal.log").open("ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "bc250studio.pipeline.rehearsal", str(job.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-            env=spawn.child_environment(),
-        )
+    command = [sys.executable, "-m", "bc250studio.pipeline.rehearsal", str(job.path)]
+    spawn.detached(command, job.path / "logs" / "rehearsal.log", spawn.child_environment())
     return job
 
 

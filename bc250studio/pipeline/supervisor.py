@@ -186,15 +186,8 @@ class _Progress:
 def _start_guard(job: JobFolder) -> subprocess.Popen[bytes] | None:
     """The sampler that also puts back what we changed on the board when this process is gone."""
     try:
-        log = (job.path / "logs" / "guard.log").open("ab")
-        return subprocess.Popen(
-            [sys.executable, "-m", "bc250studio.board.guard", str(job.path), str(mine().pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=spawn.child_environment(),
-        )
+        command = [sys.executable, "-m", "bc250studio.board.guard", str(job.path), str(mine().pid)]
+        return spawn.detached(command, job.path / "logs" / "guard.log", spawn.child_environment())
     except OSError as error:
         job.event("warning", f"The board's guard could not be started: {clean(error)}.")
         return None

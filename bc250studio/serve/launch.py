@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from bc250studio import paths
 from bc250studio.errors import BadInput, JobFailed
 from bc250studio.jobs.identity import of
 from bc250studio.jobs.progress import Progress, silent
+from bc250studio.jobs.spawn import detached
 from bc250studio.models.gguf_file import GgufFile
 from bc250studio.serve import memory
 from bc250studio.serve.adopt import end, stop_folder
@@ -128,27 +128,14 @@ def _start_once(
     )
     words = command(binary, plan, device, port, key_file)
     write(server, state="starting")
-    log = server.log
     environment = server_environment({**binary.environment, **plan.environment})
     if not binary.has("--api-key-file"):
         environment["LLAMA_API_KEY"] = key
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        child = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=descriptor,
-            stderr=descriptor,
-            start_new_session=True,
-            close_fds=True,
-            cwd="/",
-            env=environment,
-        )
+        child = detached(words, server.log, environment, fresh=True)
     except OSError as error:
         forget(folder)
         raise JobFailed(f"{binary.path} cannot be started: {error}.") from error
-    finally:
-        os.close(descriptor)
     server = replace(server, process=of(child.pid))
     write(server, state="loading")
     with contextlib.suppress(OSError):

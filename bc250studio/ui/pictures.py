@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -119,9 +120,17 @@ async def draw(recording: Path, out: Path, only: Sequence[str] = (), size: tuple
                     await key(pilot)
                 await _settle(pilot, app)
             file = out / f"{name}.svg"
-            file.write_text(app.export_screenshot(title="bc250studio", simplify=True), "utf-8")
+            file.write_text(_anywhere(app.export_screenshot(title="bc250studio", simplify=True)), "utf-8")
             written.append(file)
     return written
+
+
+def _anywhere(picture: str) -> str:
+    """Paths of the machine that draws begin with ``~``, filled up so that each text keeps its measured width."""
+    for root in (str(paths.state_dir().parent), str(Path(__file__).parents[2])):
+        gap = "&#160;" * (len(root) - 1)
+        picture = re.sub(f"{re.escape(root)}([^<]*)<", rf"~\1{gap}<", picture)
+    return picture
 
 
 Scene = tuple[str, JobFolder | None, Sequence[str | Callable[[Any], Awaitable[None]]]]

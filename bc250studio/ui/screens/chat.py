@@ -94,11 +94,10 @@ class ChatScreen(JobScreen[None]):
         yield Line("looking for the server ...", id="said")
         yield Input(placeholder="your message, enter sends it", id="message", compact=True)
 
-    async def on_mount(self) -> None:  # type: ignore[override]
+    def on_mount(self) -> None:
         """Find the server in a thread."""
-        self.ready = True
         self.query_one("#message", Input).focus()
-        await self._connect()
+        self.run_worker(self._connect(), exclusive=True, group="server", exit_on_error=False)
 
     def on_unmount(self) -> None:
         """An answer that nobody sees any more is stopped: its slot is free for the next."""

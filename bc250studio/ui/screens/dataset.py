@@ -78,12 +78,16 @@ class DatasetScreen(DatasetQuestions):
         preview.add_class("view")
         yield preview
 
-    async def on_mount(self) -> None:  # type: ignore[override]
+    def on_mount(self) -> None:
         """The known datasets are gathered in a thread."""
         self._see("known")
         self.query_one("#path", Input).focus()
+        self.run_worker(self._gather(), group="gather", exit_on_error=False)
+
+    async def _gather(self) -> None:
         found = await in_thread(_known, self.studio.snapshot)
-        self.query_one("#known", Rows).show([(path, (clean(path), size, where)) for path, size, where in found])
+        if self.is_attached:
+            self.query_one("#known", Rows).show([(path, (clean(path), size, where)) for path, size, where in found])
 
     def _see(self, view: str) -> None:
         for name in VIEWS:

@@ -65,11 +65,15 @@ class DetailsScreen(StudioScreen[None]):
         with VerticalScroll(can_focus=True):
             yield Line(id="text")
 
-    async def on_mount(self) -> None:  # type: ignore[override]
+    def on_mount(self) -> None:
         """Sizes are counted once, in a thread."""
         self.query_one(VerticalScroll).focus()
+        self.run_worker(self._count(), group="count", exit_on_error=False)
+
+    async def _count(self) -> None:
         self._files = await in_thread(files_text, self.job.path)
-        self.show(self.studio.snapshot)
+        if self.is_attached:
+            self.show(self.studio.snapshot)
 
     def on_screen_resume(self) -> None:
         """Follow this run."""

@@ -131,7 +131,7 @@ class KernelsScreen(StudioScreen[None]):
             self._tuning = await in_thread(tuning.read, job)
         finally:
             self._reading = False
-        if self.is_mounted and self.page == "tuning":
+        if self.is_attached and self.page == "tuning":
             self.query_one("#text", Line).show(self._text())
 
     # Asking
@@ -150,7 +150,7 @@ class KernelsScreen(StudioScreen[None]):
             self._texts[key] = Content.styled(clean(error, 600), "$error")
         finally:
             self._asking.discard(key)
-        if self.is_mounted:
+        if self.is_attached:
             self.show(self.studio.snapshot)
 
     async def _work_out(self, page: str, profile: str) -> Any:

@@ -15,10 +15,12 @@ from bc250studio.ui.screens.base import StudioScreen
 from bc250studio.ui.widgets.line import Line
 
 SHOWN_BYTES = 64 * 1024
+AGAIN_S = 2.0
+"""Between two looks."""
 
 
 class LogScreen(StudioScreen[None]):
-    """Reads again every two seconds while it is open; follows the end until scrolled up."""
+    """Reads again and again while it is open; follows the end until scrolled up."""
 
     place = "Log"
     BINDINGS = [
@@ -40,26 +42,38 @@ class LogScreen(StudioScreen[None]):
         with VerticalScroll(can_focus=True):
             yield Line(id="text")
 
-    async def on_mount(self) -> None:  # type: ignore[override]
+    def on_mount(self) -> None:
         """First look, then again and again."""
-        self.query_one(VerticalScroll).anchor()
         self.query_one(VerticalScroll).focus()
-        await self._read()
-        self.set_interval(2.0, self._read)
+        self._look()
+        self.set_interval(AGAIN_S, self._look)
+
+    def _look(self) -> None:
+        self.run_worker(self._read(), group="read", exclusive=True, exit_on_error=False)
 
     async def _read(self) -> None:
         text = await in_thread(end_of, self.file)
-        if self.is_mounted:
+        if self.is_attached:
             self.query_one("#text", Line).show(text)
+            self.call_after_refresh(self._stand)
 
-    async def action_next(self) -> None:
+    def _stand(self) -> None:
+        """At the end of a long text, and stay there; a short one begins at the top (an anchor would sink it)."""
+        page = self.query_one(VerticalScroll)
+        long = page.virtual_size.height > page.container_size.height
+        if long != page.is_anchored:
+            page.anchor(long)
+            if not long:
+                page.scroll_home(animate=False, force=True)
+
+    def action_next(self) -> None:
         """Round the folder's logs."""
         files = sorted(self.file.parent.glob("*.log"))
         if files:
             position = files.index(self.file) + 1 if self.file in files else 0
             self.file = files[position % len(files)]
             self.query_one("#path", Line).show(str(self.file))
-            await self._read()
+            self._look()
 
     def action_end(self) -> None:
         """To the newest line."""

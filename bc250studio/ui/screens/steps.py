@@ -64,9 +64,8 @@ class StepsScreen(JobScreen[None]):
             yield Line(id="reach")
             yield Line(id="answers")
 
-    async def on_mount(self) -> None:  # type: ignore[override]
+    def on_mount(self) -> None:
         """Opened by ``e``: begin where nothing hinders."""
-        self.ready = True
         if self.begin:
             self.call_after_refresh(self._begin)
 

@@ -85,7 +85,7 @@ class SystemScreen(StudioScreen[None]):
             self._doctor = doctor_text(await twin("doctor", timeout_s=120), self.size.width - 4)
         except StudioError as error:
             self._doctor = Content.styled(clean(error, 500), "$error")
-        if self.is_mounted:
+        if self.is_attached:
             self.show(self.studio.snapshot)
 
     def _settings_text(self) -> Content:

@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import subprocess
-import tempfile
 import time
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from bc250studio.export.gguf_write import Fields, GgufWriter, Slot
 from bc250studio.models.gguf_file import BOOL, F32, STRING, U32, GgufFile
 from bc250studio.models.gguf_map import ALWAYS_TIED, TensorMap
 from bc250studio.models.safetensors_file import SafetensorsFile
+from tests.scratch import scratch
 from tests.tiny import demo_gguf, tiny_model
 
 ARCH = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}
@@ -36,7 +36,7 @@ def base_gguf(folder: Path, out: Path | None = None) -> Path:
 
 @cache
 def _cached_base(folder: Path) -> Path:
-    return _write_base(folder, Path(tempfile.mkdtemp(prefix="bc250studio-gguf-")) / "base-f32.gguf")
+    return _write_base(folder, scratch("gguf") / "base-f32.gguf")
 
 
 def _write_base(folder: Path, out: Path) -> Path:
@@ -153,24 +153,10 @@ class LlamaServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)  # noqa: SIM115
+        self.log = (scratch("server") / "log").open("w+")
         command = [str(server_binary()), "-m", str(model), "--host", "127.0.0.1", "--port", str(self.port), "-c", "512"]
-        command += [
-            "-np",
-            "1",
-            "-t",
-            "2",
-            "-fa",
-            "off",
-            "-ctk",
-            "f32",
-            "-ctv",
-            "f32",
-            "--device",
-            "none",
-            "--no-warmup",
-        ]
-        command += ["-ngl", "0", "--no-webui"]
+        command += ["-np", "1", "-t", "2", "-fa", "off", "-ctk", "f32", "-ctv", "f32"]
+        command += ["--device", "none", "-ngl", "0", "--no-warmup", "--no-webui"]
         if adapters:
             command += ["--lora", ",".join(map(str, adapters)), "--lora-init-without-apply"]
         environment = {**os.environ, "LD_LIBRARY_PATH": str(server_binary().parent)}

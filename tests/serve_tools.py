@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from bc250studio.serve import binary as binaries
 from bc250studio.serve.binary import Binary
 from bc250studio.settings import Settings
 from tests.export_tools import base_gguf, make_adapter
+from tests.scratch import scratch
 from tests.tiny import tiny_model
 
 TEXTS = (  # short, for the sake of CPU-based Vulkan; emoji and Chinese come as tokens of half a character
@@ -59,7 +59,7 @@ def case(family: str = "llama", seed: int = 0, std: float = 0.08) -> Case:
     import torch
 
     torch.set_num_threads(1)  # these models are tiny; more threads only wait for each other on a busy machine
-    out = Path(tempfile.mkdtemp(prefix="bc250studio-serve-"))
+    out = scratch("serve")
     folder = tiny_model(family, seed, out / "hf")
     _sharpen(folder)
     base = base_gguf(folder, folder / "base-f32.gguf")  # beside config.json: found as the served base

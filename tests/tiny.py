@@ -7,10 +7,11 @@ Made once per test session into a shared folder; torch is imported only when one
 from __future__ import annotations
 
 import importlib.metadata
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.scratch import scratch
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, INTERMEDIATE = 64, 2, 4, 2, 128
 
@@ -47,7 +48,7 @@ def tokenizer_folder() -> Path:
 
     source = demo_gguf()
     tokenizer = AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name)
-    folder = Path(tempfile.mkdtemp(prefix="bc250studio-tokenizer-"))
+    folder = scratch("tokenizer")
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -72,7 +73,7 @@ def tiny_model(family: str = "llama", seed: int = 0, folder: Path | None = None,
 
 @cache
 def _cached(family: str, seed: int, overrides: tuple[tuple[str, Any], ...]) -> Path:
-    return _make(family, seed, Path(tempfile.mkdtemp(prefix=f"bc250studio-{family}-")), dict(overrides))
+    return _make(family, seed, scratch(family), dict(overrides))
 
 
 def _make(family: str, seed: int, folder: Path, overrides: dict[str, Any]) -> Path:

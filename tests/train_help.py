@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tiny import FAMILIES
 
 from bc250studio.data.rows import Rows
 from bc250studio.profiles.adapter import Adapter
 from bc250studio.profiles.train import Train
 from bc250studio.train.engine import Trainer
+from tests.tiny import FAMILIES
 
 VOCABULARY = 300
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_model
 
 from bc250studio import profiles
 from bc250studio.data import Rows
@@ -16,6 +15,7 @@ from bc250studio.models.describe import describe
 from bc250studio.models.find import find
 from bc250studio.models.load import load
 from bc250studio.train.engine import Trainer
+from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.slow
 

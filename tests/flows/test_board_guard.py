@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from trees import Bc250
-from trees.plain import put
 
 from bc250studio import profiles, telemetry
 from bc250studio.board import fans
@@ -21,6 +19,8 @@ from bc250studio.board.sysfs import Tree
 from bc250studio.errors import JobFailed
 from bc250studio.jobs import JobFolder, spawn
 from bc250studio.jobs.lock import Lock
+from tests.trees import Bc250
+from tests.trees.plain import put
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

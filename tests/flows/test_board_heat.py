@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny import tiny_model
-from trees import Bc250
 
 from bc250studio import profiles, telemetry
 from bc250studio.jobs import JobFolder, spawn
+from tests.tiny import tiny_model
+from tests.trees import Bc250
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ RUN = """
 import json, resource, sys
 import torch
 torch.set_num_threads(1)
-from train_help import model_of, rows_of, trainer_of
+from tests.train_help import model_of, rows_of, trainer_of
 
 lower_at, leave = int(sys.argv[1]), float(sys.argv[2])
 SHAPE = dict(hidden_size=128, intermediate_size=512, num_hidden_layers=12)

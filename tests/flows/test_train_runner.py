@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from export_tools import base_gguf
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tiny import tiny_model
 from transformers import AutoModelForCausalLM
 
 from bc250studio import data, profiles, telemetry
@@ -29,6 +27,8 @@ from bc250studio.jobs.progress import silent
 from bc250studio.jobs.spawn import child_environment
 from bc250studio.models import find
 from bc250studio.train import checkpoints, reference, runner, stage
+from tests.export_tools import base_gguf
+from tests.tiny import tiny_model
 
 ROWS = [
     {"instruction": f"Say number {n}.", "output": f"The number {n} is even or odd, and {n + 1} follows."}

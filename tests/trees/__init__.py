@@ -5,7 +5,7 @@ Sources: Linux drivers/gpu/drm/amd/pm/swsmu/smu11/cyan_skillfish_ppt.c and inclu
 drivers/gpu/drm/amd/amdkfd/kfd_topology.c, and what owners have published (shared research notes, 2.1-2.7).
 """
 
-from trees.bc250 import Bc250
-from trees.plain import plain
+from tests.trees.bc250 import Bc250
+from tests.trees.plain import plain
 
 __all__ = ["Bc250", "plain"]

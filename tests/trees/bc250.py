@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trees.plain import meminfo, put
+from tests.trees.plain import meminfo, put
 
 MIB = 1 << 20
 ADDRESS = "0000:01:00.0"

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trees import Bc250, plain
-from trees.plain import put
 
 from bc250studio import jobs, profiles
 from bc250studio.board import doctor, presets
@@ -20,6 +18,8 @@ from bc250studio.board.doctor import Machine, examine, probes, share
 from bc250studio.board.doctor.machine import Login, ServerFacts
 from bc250studio.cli import doctor as cli
 from bc250studio.errors import JobFailed
+from tests.trees import Bc250, plain
+from tests.trees.plain import put
 
 GOOD_TORCH = {
     "version": "2.10.0a0", "hip": "7.2.4", "cuda": None, "available": True, "folder": "/opt/torch",

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import Bc250, plain
-from trees.plain import put
 
 from bc250studio import profiles
 from bc250studio.board import fit, presets
@@ -20,6 +18,8 @@ from bc250studio.cli.models_fit import _describe
 from bc250studio.errors import BadInput
 from bc250studio.models import memory, memory_training
 from bc250studio.models.describe import Description
+from tests.trees import Bc250, plain
+from tests.trees.plain import put
 
 LAYER = 'train.recompute = "layer"'
 LLAMA_8B = {

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import Bc250
-from trees.plain import put
 
 from bc250studio.board import governor
 from bc250studio.board.sysfs import Tree
 from bc250studio.errors import JobFailed
+from tests.trees import Bc250
+from tests.trees.plain import put
 
 OBERON = """\
 opps:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trees import Bc250, plain
-from trees.plain import put
 
 from bc250studio.board import gpu, gpu_metrics, presets, sensors
 from bc250studio.board.reading import Reading, from_dict, missing
 from bc250studio.board.sensors import Sensors, control_temperature
 from bc250studio.board.sysfs import Tree
+from tests.trees import Bc250, plain
+from tests.trees.plain import put
 
 
 def read(board: Bc250) -> dict[str, Reading]:

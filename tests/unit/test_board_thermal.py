@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trees import Bc250
 
 from bc250studio import profiles
 from bc250studio.board import presets, thermal
@@ -19,6 +18,7 @@ from bc250studio.board.sysfs import Tree
 from bc250studio.errors import JobFailed
 from bc250studio.jobs import JobFolder
 from bc250studio.profiles.thermal import Thermal
+from tests.trees import Bc250
 
 CPU_LIMITS = thermal.Limits(80.0, 86.0, 74.0, None, "a test")
 

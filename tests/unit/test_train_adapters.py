@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from train_help import assert_close, model_of, packed, row_by_row, rows_of, scatter_b, trainer_of
 
 from bc250studio.errors import BadInput
 from bc250studio.profiles.adapter import Adapter
 from bc250studio.train import adapters
+from tests.train_help import assert_close, model_of, packed, row_by_row, rows_of, scatter_b, trainer_of
 
 LENGTHS = [40, 23, 61, 17]
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from train_help import rows_of
 
 from bc250studio.train import attention, layouts, math_attention
 from bc250studio.train.feed import Feed
+from tests.train_help import rows_of
 
 SCALE = 0.3
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from train_help import assert_close, model_of, packed, row_by_row, rows_of, scatter_b, trainer_of
 
 from bc250studio.errors import BadInput
 from bc250studio.train.engine import Trainer
+from tests.train_help import assert_close, model_of, packed, row_by_row, rows_of, scatter_b, trainer_of
 
 LENGTHS = [40, 23, 61, 17, 30]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny import FAMILIES
-from train_help import assert_close, model_of, packed, row_by_row, rows_of, scatter_b, trainer_of
 
 from bc250studio.data.rows import Rows
 from bc250studio.train import families
 from bc250studio.train.engine import Trainer
+from tests.tiny import FAMILIES
+from tests.train_help import assert_close, model_of, packed, row_by_row, rows_of, scatter_b, trainer_of
 
 LENGTHS = [40, 23, 61, 17, 30, 52, 28, 44]
 

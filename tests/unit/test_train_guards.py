@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from train_help import model_of, rows_of
 
 from bc250studio.errors import JobFailed
 from bc250studio.profiles.adapter import Adapter
@@ -16,6 +15,7 @@ from bc250studio.profiles.train import Train
 from bc250studio.train import guards, start_check
 from bc250studio.train.engine import Step, Trainer
 from bc250studio.train.guards import MOST_BAD, Guards
+from tests.train_help import model_of, rows_of
 
 GOOD = Step(1, 400, 0.1, 2.0, 1e-3, 0.5, 64, 60, 50, 0.01, False, (0, 1, 2))
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from train_help import model_of
 
 from bc250studio.errors import BadInput
 from bc250studio.models import load
+from tests.train_help import model_of
 
 
 def saved(folder: Path, change: Any = None) -> Any:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from train_help import model_of, rows_of, trainer_of
 
 from bc250studio.train import attention, recompute
 from bc250studio.train.passes import hidden_states
+from tests.train_help import model_of, rows_of, trainer_of
 
 KEPT = {"none": 30, "light": 20, "layer": 3}
 

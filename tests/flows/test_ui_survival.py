@@ -100,12 +100,12 @@ def test_a_guards_file_of_days_is_sampled_and_its_end_is_exact(home, monkeypatch
         for i in range(9000):
             file.write(json.dumps({"t": start + i, "readings": {**recording.readings(i), **many}}) + "\n")
     assert (job.path / "board.jsonl").stat().st_size > 3 * lines.BLOCK
-    began = time.process_time()
     follower = Follower(job)
     view = follower.look()
-    assert time.process_time() - began < 1.0
     curve = view.curves["gpu_temp_c"]
-    assert curve[0].x0 < 60 and curve[-1].x1 >= 8999 - 60 and sum(b.points for b in curve) > 300
+    assert curve[0].x0 < 60 and curve[-1].x1 >= 8999 - 60 and 300 < sum(b.points for b in curve) < 900, (
+        "every twelfth line, not all of them"
+    )
     assert view.readings["gpu_temp_c"]["value"] == recording.readings(8999)["gpu_temp_c"]["value"]
     assert view.throttled_s is None, "what lies between samples is not claimed"
     telemetry.Writer(job.path / "board.jsonl").write({"readings": recording.readings(5)})

@@ -112,14 +112,29 @@ def test_a_hundred_thousand_steps_are_attached_in_a_second(home):
     line = json.dumps(recording.step_record(1, 0.0))
     with (job.path / "metrics.jsonl").open("w") as file:
         file.writelines(line.replace('"step": 1', f'"step": {i}', 1) + "\n" for i in range(1, 100_001))
-    seconds = []
-    for _ in range(3):  # processor time too grows while others use the caches: the best of three is ours
-        began = time.process_time()
-        view = Follower(job).look()
-        seconds.append(time.process_time() - began)
-    assert min(seconds) < 1.0
+    view = Follower(job).look()
     assert view.latest["step"] == 100_000 and view.curves["loss"][-1].x1 == 100_000
     assert len(view.curves["loss"]) <= 360
+    # in a process of its own, as the app is: the heap of a whole test session makes every allocation dearer
+    done = subprocess.run([sys.executable, "-c", ATTACH, str(job.path)], capture_output=True, text=True, check=True)
+    seconds, slow = json.loads(done.stdout)
+    print(f"{seconds:.2f} s of a core, machine {slow:.2f} times slower than nominal")
+    assert seconds / slow < 1.0
+
+
+ATTACH = """
+import json, sys, time
+from pathlib import Path
+from bc250studio.jobs import JobFolder
+from bc250studio.ui.follow import Follower
+from tests.speed import slowness
+def look():
+    began = time.process_time()
+    assert Follower(JobFolder(Path(sys.argv[1]))).look().latest["step"] == 100_000
+    return time.process_time() - began
+before, seconds, after = slowness(), min(look(), look(), look()), slowness()
+print(json.dumps([seconds, max(before, after)]))
+"""
 
 
 def test_foreign_and_broken_folders_do_not_end_the_watch(home):

@@ -191,10 +191,12 @@ async def quiet(pilot: Any) -> None:
     deadline = time.monotonic() + 10
     while any(t.name.startswith(LOOKING) for t in threading.enumerate()) and time.monotonic() < deadline:
         await pilot.pause(0.02)
-    await pilot.pause(0.45)  # a typed model is described 0.3 s after the last letter
-    before = ""
-    while before != (before := page(pilot)) and time.monotonic() < deadline:
-        await pilot.pause(0.15)
+    if type(pilot.app.screen).__name__ == "ModelScreen":
+        await pilot.pause(0.4)  # a typed model is described 0.3 s after the last letter
+    pages = [page(pilot)]
+    while pages[-3:] != [pages[-1]] * 3 and time.monotonic() < deadline:
+        await pilot.pause(0.05)
+        pages.append(page(pilot))
 
 
 def looks_the_same(snap_compare: Any, name: str, size: tuple[int, int], machine: Settings | None = None) -> None:

@@ -58,20 +58,32 @@ class Terminal:
         """Read what comes within ``seconds`` onto the screen; how many bytes."""
         got, deadline = 0, time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            ready, _, _ = select.select([self.master], [], [], left)
-            if not ready:
+            taken = self._take(left)
+            if not taken:
                 break
-            try:
-                block = os.read(self.master, 65536)
-            except OSError:
-                break
-            if not block:
-                break
-            got += len(block)
-            self.received = (self.received + block)[-200_000:]
-            self._stream.feed(_plain(block))
-        self.count += got
+            got += taken
         return got
+
+    def drain(self) -> None:
+        """Everything that was written before now: a process that has stopped or ended wrote more than was read."""
+        deadline = time.monotonic() + 10
+        with contextlib.suppress(OSError, ValueError):
+            while self._take(0.0) and time.monotonic() < deadline:
+                pass
+
+    def _take(self, wait_s: float) -> int:
+        """One block onto the screen; 0 when none came."""
+        ready, _, _ = select.select([self.master], [], [], wait_s)
+        if not ready:
+            return 0
+        try:
+            block = os.read(self.master, 65536)
+        except OSError:
+            return 0
+        self.received = (self.received + block)[-200_000:]
+        self.count += len(block)
+        self._stream.feed(_plain(block))
+        return len(block)
 
     @property
     def text(self) -> str:
@@ -84,9 +96,10 @@ class Terminal:
         while time.monotonic() < deadline:
             self.pump(0.1)
             if (what in self.text) if isinstance(what, str) else what():
+                self.drain()
                 return
             if self.process.poll() is not None and not isinstance(what, Callable):  # type: ignore[arg-type]
-                self.pump(0.2)
+                self.drain()
                 break
         assert (what in self.text) if isinstance(what, str) else what(), f"never saw {what!r} in\n{self.text}"
 
@@ -107,7 +120,7 @@ class Terminal:
         os.close(self.slave)
         os.close(self.master)
 
-    def ended(self, timeout_s: float = 10.0) -> int:
+    def ended(self, timeout_s: float = 30.0) -> int:
         """Wait for the end while reading; the exit code."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -118,8 +131,7 @@ class Terminal:
                     self.process.wait(0.05)
         code = self.process.poll()
         assert code is not None, "the app is still there"
-        with contextlib.suppress(OSError, ValueError):
-            self.pump(0.2)
+        self.drain()
         return code
 
     def close(self) -> None:

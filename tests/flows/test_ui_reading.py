@@ -104,3 +104,29 @@ async def test_a_log_follows_its_end_until_scrolled_up(home, tmp_path, monkeypat
         await until(pilot, lambda: page(pilot).splitlines()[-2].strip() == "line 120")
         file.write_text("anew")
         await until(pilot, lambda: page(pilot).splitlines()[2].strip() == "anew", "a file begun anew is at the top")
+
+
+async def test_a_slow_disk_shows_the_log_in_the_end(home, monkeypatch):
+    """A look that takes longer than the time between two looks is waited for, not begun again and again."""
+    begun, go_on = [], threading.Event()
+
+    def slow(_):
+        begun.append(threading.current_thread())
+        go_on.wait(120)
+        return "it came"
+
+    monkeypatch.setattr(log_screen, "end_of", slow)
+    monkeypatch.setattr(log_screen, "AGAIN_S", 0.02)
+    ticks = []
+    again = log_screen.LogScreen._again
+    monkeypatch.setattr(log_screen.LogScreen, "_again", lambda self: (ticks.append(1), again(self)))
+    try:
+        async with app().run_test(size=(80, 24)) as pilot:
+            await until(pilot, on(pilot, "HomeScreen"))
+            await pilot.press("6")
+            await until(pilot, lambda: len(ticks) > 5)
+            assert len(begun) == 1
+            go_on.set()
+            await until(pilot, lambda: "it came" in page(pilot))
+    finally:
+        go_on.set()

@@ -120,7 +120,7 @@ class Terminal:
         os.close(self.slave)
         os.close(self.master)
 
-    def ended(self, timeout_s: float = 30.0) -> int:
+    def ended(self, timeout_s: float = 10.0) -> int:
         """Wait for the end while reading; the exit code."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline:

@@ -158,7 +158,7 @@ def test_hanging_up_ends_the_app_at_once(home, ignored):
     with Terminal(ignore_hangup=ignored) as terminal:
         terminal.until("step 72/150")
         terminal.hang_up()
-        assert terminal.process.wait(30) in (-signal.SIGHUP, 129)
+        assert terminal.process.wait(5) in (-signal.SIGHUP, 129)
 
 
 def test_a_stalled_line_catches_up(home):
@@ -262,7 +262,7 @@ def test_a_cut_line_in_mid_training_costs_nothing_and_attaching_is_the_normal_wa
         terminal.until("step ", timeout_s=120)
         terminal.until(lambda: (job.state().get("step") or 0) >= 3, timeout_s=120)
         terminal.hang_up()
-        terminal.process.wait(30)
+        terminal.process.wait(5)
     at_hang_up = job.state()["step"]
     assert jobs.standing(job).live and at_hang_up < 4000
     with Terminal() as terminal:

@@ -46,7 +46,12 @@ class LogScreen(StudioScreen[None]):
         """First look, then again and again."""
         self.query_one(VerticalScroll).focus()
         self._look()
-        self.set_interval(AGAIN_S, self._look)
+        self.set_interval(AGAIN_S, self._again)
+
+    def _again(self) -> None:
+        """Unless a look still waits for a slow disk: it would never come to its end."""
+        if all(worker.node is not self or worker.is_finished for worker in self.workers):
+            self._look()
 
     def _look(self) -> None:
         self.run_worker(self._read(), group="read", exclusive=True, exit_on_error=False)

@@ -12,8 +12,8 @@ from bc250studio import paths
 from bc250studio.jobs import JobFolder
 from bc250studio.serve import server
 from tests import recording, serve_tools
-from tests.flows.test_ui_screens import app, on, said, screen_name, text, until
 from tests.tiny import demo_gguf
+from tests.ui_help import app, on, said, screen_name, text, until
 
 pytestmark = pytest.mark.server
 

@@ -18,8 +18,7 @@ from bc250studio.ui import tuning
 from bc250studio.ui.screens import kernels
 from tests import recording
 from tests.flows.test_kernels_tuning import misbehave, shape_list, tools
-from tests.flows.test_ui_screens import app, on, said, text, until
-from tests.flows.test_ui_training import screen
+from tests.ui_help import app, on, page, said, text, until
 
 __all__ = ["tools"]
 
@@ -57,18 +56,18 @@ async def opened(pilot: Pilot) -> None:
 async def test_shapes_and_plan_of_a_profile(home, asked):
     async with app().run_test(size=(80, 24)) as pilot:
         await opened(pilot)
-        await until(pilot, lambda: "in use" in screen(pilot))
+        await until(pilot, lambda: "in use" in page(pilot))
         await pilot.press("tab")
-        await until(pilot, lambda: "kinds of product" in screen(pilot))
+        await until(pilot, lambda: "kinds of product" in page(pilot))
         dearest = max(shape_list().as_dict(chip.bc250())["shapes"], key=lambda s: s["share"])
-        assert f"{100 * dearest['share']:.1f}%" in screen(pilot) and dearest["role"][:12] in screen(pilot)
-        assert f"{dearest['m']}x{dearest['n']}x{dearest['k']}" in screen(pilot)
-        assert "◂ demo ▸" in screen(pilot)
+        assert f"{100 * dearest['share']:.1f}%" in page(pilot) and dearest["role"][:12] in page(pilot)
+        assert f"{dearest['m']}x{dearest['n']}x{dearest['k']}" in page(pilot)
+        assert "◂ demo ▸" in page(pilot)
         await pilot.press("tab")
-        await until(pilot, lambda: "fp16-tn" in screen(pilot) and "about" in screen(pilot))
+        await until(pilot, lambda: "fp16-tn" in page(pilot) and "about" in page(pilot))
         before = len(asked)
         await pilot.press("right")
-        await until(pilot, lambda: "◂ demo ▸" not in screen(pilot))
+        await until(pilot, lambda: "◂ demo ▸" not in page(pilot))
         await until(pilot, lambda: len(asked) == before + 2)
         assert [words[1] for words in asked[-2:]] == ["shapes", "plan"], "the next profile's products come first"
 
@@ -83,7 +82,7 @@ async def test_what_the_twin_cannot_do_is_its_sentence(home, monkeypatch):
     async with app().run_test(size=(80, 24)) as pilot:
         await opened(pilot)
         await pilot.press("tab")
-        await until(pilot, lambda: "does not pack its rows" in screen(pilot))
+        await until(pilot, lambda: "does not pack its rows" in page(pilot))
 
 
 async def test_a_tuning_job_is_followed_while_it_runs(home, asked, tools, monkeypatch):
@@ -111,13 +110,13 @@ async def test_a_tuning_job_is_followed_while_it_runs(home, asked, tools, monkey
     async with app().run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: pilot.app.snapshot.live)
         await opened(pilot)
-        await until(pilot, lambda: "tuning fp16-nn (1 of 2)" in screen(pilot), "the page of a live job comes first")
+        await until(pilot, lambda: "tuning fp16-nn (1 of 2)" in page(pilot), "the page of a live job comes first")
         shown = ("now  fp16-nn", "GFLOPS", "▶ running", "· waiting")
-        await until(pilot, lambda: all(words in screen(pilot) for words in shown))
+        await until(pilot, lambda: all(words in page(pilot) for words in shown))
         await pilot.press("t")
         await until(pilot, lambda: "runs already" in said(pilot))
         go_on.set()
-        await until(pilot, lambda: "✓ done" in screen(pilot) and "✗ hung" in screen(pilot))
+        await until(pilot, lambda: "✓ done" in page(pilot) and "✗ hung" in page(pilot))
         await until(pilot, lambda: "without output; the part is left to stock kernels" in text(pilot, "#text"))
         best = tuning.read(job).rows
         assert best
@@ -175,10 +174,10 @@ async def test_proofs_and_what_a_live_run_has_mapped(home, asked, monkeypatch):
     async with app().run_test(size=(80, 24)) as pilot:
         await opened(pilot)
         await until(pilot, lambda: "failed on BC-250, torch 2.11, 40 products twice, just now" in text(pilot, "#text"))
-        page = text(pilot, "#text")
-        assert "off by 0.2" in page and "losses stock against tuned in fp16: 0.250" in page
-        assert job.name in page and "a tuned library" in page and "librocblas.so.4" in page
-        assert "Kernels.so-000-gfx1013.hsaco" in page
+        shown = text(pilot, "#text")
+        assert "off by 0.2" in shown and "losses stock against tuned in fp16: 0.250" in shown
+        assert job.name in shown and "a tuned library" in shown and "librocblas.so.4" in shown
+        assert "Kernels.so-000-gfx1013.hsaco" in shown
 
 
 def test_torn_and_foreign_tuning_files_read_as_nothing(home):

@@ -18,8 +18,8 @@ from bc250studio.models.gguf_file import GgufFile
 from bc250studio.serve import collected, server
 from bc250studio.ui import log
 from bc250studio.ui.widgets.rows import Rows
-from tests.flows.test_ui_screens import app, on, said, screen_name, text
 from tests.tiny import tiny_model
+from tests.ui_help import app, on, said, screen_name, text
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

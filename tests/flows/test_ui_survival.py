@@ -16,9 +16,8 @@ from bc250studio.ui.follow import Follower
 from bc250studio.ui.lines import Lines
 from bc250studio.ui.story import OF_THE_RUN, Story
 from tests import recording
-from tests.flows.test_ui_training import screen
 from tests.speed import slowness
-from tests.ui_help import app, said, screen_name, text, until
+from tests.ui_help import app, page, said, screen_name, text, until
 
 DAY = 86_400.0
 
@@ -38,9 +37,9 @@ async def test_clocks_that_jump_fold_nothing_and_count_nothing_below_zero(home):
     assert all(a.x1 <= b.x0 for a, b in itertools.pairwise(view.curves["gpu_temp_c"]))
     assert view.paused_s == 0.0 and view.throttled_s == 0.0 and view.standing.age_s == 0.0
     async with app(job=job).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "step 72/150" in screen(pilot))
-        await until(pilot, lambda: "PAUSED" in screen(pilot))
-        assert "ETA n/a" in screen(pilot) and "1.412" in screen(pilot)
+        await until(pilot, lambda: "step 72/150" in page(pilot))
+        await until(pilot, lambda: "PAUSED" in page(pilot))
+        assert "ETA n/a" in page(pilot) and "1.412" in page(pilot)
 
 
 async def test_files_that_are_something_else_do_not_stop_the_screen(home):
@@ -53,8 +52,8 @@ async def test_files_that_are_something_else_do_not_stop_the_screen(home):
     (job.path / "stages").rmdir()
     (job.path / "stages").write_text("x")
     async with app(job=job).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "step 72/150" in screen(pilot))
-        assert "no step yet" in screen(pilot) and "GPU 70 °C" in screen(pilot)
+        await until(pilot, lambda: "step 72/150" in page(pilot))
+        assert "no step yet" in page(pilot) and "GPU 70 °C" in page(pilot)
         for key in ("z", "escape", "i", "escape", "e", "escape"):
             await pilot.press(key)
             await pilot.pause()
@@ -82,7 +81,7 @@ async def test_a_full_disk_costs_a_note_and_a_setting_but_not_the_app(home, monk
         raise OSError(28, "No space left on device")
 
     async with app(job=job).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "step 72/150" in screen(pilot))
+        await until(pilot, lambda: "step 72/150" in page(pilot))
         monkeypatch.setattr("bc250studio.telemetry.Writer.write", full)
         monkeypatch.setattr("bc250studio.settings.put", full)
         await pilot.press("g", *"x", "enter")

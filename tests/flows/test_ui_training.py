@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 from textual.screen import Screen
 
 from bc250studio import telemetry
@@ -18,13 +17,7 @@ from bc250studio.settings import Notify, Settings
 from bc250studio.ui.app import StudioApp
 from bc250studio.ui.widgets.chart import Chart
 from tests import recording
-from tests.flows.test_ui_screens import app, on, said, screen_name, text, until
-
-
-def screen(pilot: Pilot) -> str:
-    """What a person sees, line by line."""
-    strips = pilot.app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
+from tests.ui_help import app, on, page, said, screen_name, text, until
 
 
 def step(job: JobFolder, number: int, **changes: Any) -> None:
@@ -48,17 +41,17 @@ async def test_a_stall_is_loud_says_why_and_is_gone_when_the_run_goes_on(home):
     watch = StallWatch(job, now=lambda: clock[0])
     async with app(job=job).run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "step 72/150" in text(pilot, "#progress"))
-        assert "STALLED" not in screen(pilot)
+        assert "STALLED" not in page(pilot)
         clock[0] += 420
         watch.look()
-        await until(pilot, lambda: "STALLED" in screen(pilot))
-        assert "No progress for 7 minutes after step 72" in screen(pilot)
+        await until(pilot, lambda: "STALLED" in page(pilot))
+        assert "No progress for 7 minutes after step 72" in page(pilot)
         job.event("note", "I am on my way to the board.")
-        await until(pilot, lambda: "on my way" in screen(pilot))
-        assert "STALLED" in screen(pilot), "a user's note is no sign of life"
+        await until(pilot, lambda: "on my way" in page(pilot))
+        assert "STALLED" in page(pilot), "a user's note is no sign of life"
         step(job, 73)
-        await until(pilot, lambda: "step 73/150" in screen(pilot))
-        await until(pilot, lambda: "STALLED" not in screen(pilot))
+        await until(pilot, lambda: "step 73/150" in page(pilot))
+        await until(pilot, lambda: "STALLED" not in page(pilot))
         assert not pilot.app.screen.query_one("#alert").display
 
 
@@ -68,25 +61,25 @@ async def test_a_rest_for_heat_and_a_pause_say_so_and_mark_the_chart(home):
         await until(pilot, lambda: "step 72/150" in text(pilot, "#progress"))
         assert "no pause" in text(pilot, "#figures")
         job.event("paused", "91 °C: resting until below 78 °C", reason="heat", temp_c=91.0)
-        await until(pilot, lambda: "TOO HOT, RESTING" in screen(pilot))
-        assert "91 °C: resting until below 78 °C" in screen(pilot)
+        await until(pilot, lambda: "TOO HOT, RESTING" in page(pilot))
+        assert "91 °C: resting until below 78 °C" in page(pilot)
         chart = pilot.app.screen.query_one("#temp", Chart)
         await until(pilot, lambda: ("▄", "limit") in chart._cells[-1])
         job.event("resumed", "Went on after 40 s of rest.", reason="heat", paused_s=40.0)
-        await until(pilot, lambda: "TOO HOT" not in screen(pilot))
+        await until(pilot, lambda: "TOO HOT" not in page(pilot))
         await until(pilot, lambda: "1 pause," in text(pilot, "#figures"))
         job.write_state(phase="paused")
         job.event("paused", "Paused as asked; a checkpoint is written.", reason="asked")
-        await until(pilot, lambda: "PAUSED" in screen(pilot) and "p goes on" in screen(pilot))
+        await until(pilot, lambda: "PAUSED" in page(pilot) and "p goes on" in page(pilot))
 
 
 async def test_blind_heat_limits_are_said_until_they_see_again(home):
     job = recording.write_run("demo", step=20)
     async with app(job=job).run_test(size=(80, 24)) as pilot:
         job.event("warning", "The heat limits are blind: no GPU sensor. The run goes on without them.", blind=True)
-        await until(pilot, lambda: "HEAT LIMITS BLIND" in screen(pilot))
+        await until(pilot, lambda: "HEAT LIMITS BLIND" in page(pilot))
         job.event("note", "The heat limits see again: hwmon.", blind=False)
-        await until(pilot, lambda: "HEAT LIMITS BLIND" not in screen(pilot))
+        await until(pilot, lambda: "HEAT LIMITS BLIND" not in page(pilot))
 
 
 async def test_figures_of_the_issue_stand_on_the_screen(home):
@@ -94,8 +87,8 @@ async def test_figures_of_the_issue_stand_on_the_screen(home):
     job = recording.write_run("demo", step=72, kernels="night", skipped=2)
     budget = job.profile().profile.train.memory_budget_gib
     async with app(job=job).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "night" in screen(pilot))
-        seen = screen(pilot)
+        await until(pilot, lambda: "night" in page(pilot))
+        seen = page(pilot)
         for words in (
             "250 real · 264 positions", f"1.92 GiB of {budget:g}" if budget else "1.92 GiB, 5.1 GiB free", "mean 119 W",
             "kernels  night", "2 skipped", "no pause, not throttled", "learning rate 1.28e-04, gradient 0.510",
@@ -126,13 +119,13 @@ async def test_sample_answers_are_read_in_a_line_and_in_full(home):
         asked = "Which compute units does the board have?"
         job.event("sample", "After step 50 ...", step=50, prompt=asked, answer="I am not [sure].\x1b[2J")
         job.event("sample", "After step 70 ...", step=70, prompt=asked, answer=long)
-        await until(pilot, lambda: "step 70 Which compute units does the board have? → It has forty" in screen(pilot))
+        await until(pilot, lambda: "step 70 Which compute units does the board have? → It has forty" in page(pilot))
         await pilot.press("a")
         await until(pilot, on(pilot, "AnswersScreen"))
-        await until(pilot, lambda: "THE END" in screen(pilot))
-        page = text(pilot, "#text")
-        assert page.count(asked) == 1 and "I am not [sure]." in page and "\x1b" not in page
-        assert page.index("After step 70") < page.index("After step 50, held-out loss 1.721")
+        await until(pilot, lambda: "THE END" in page(pilot))
+        shown = text(pilot, "#text")
+        assert shown.count(asked) == 1 and "I am not [sure]." in shown and "\x1b" not in shown
+        assert shown.index("After step 70") < shown.index("After step 50, held-out loss 1.721")
 
 
 async def test_a_note_is_kept_with_the_run_and_shown(home):
@@ -153,9 +146,9 @@ async def test_nothing_is_cut_while_everything_is_said_at_once(home, size):
     job.event("sample", "After step 50 ...", step=50, prompt="What is it?", answer="A board.")
     job.event("stall", "No progress for 7 minutes after step 72: its process waits for something.", idle_s=420)
     async with app(job=job).run_test(size=size) as pilot:
-        await until(pilot, lambda: "STALLED" in screen(pilot))
-        await until(pilot, lambda: "kernels  night" in screen(pilot))
-        assert "What is it? → A board." in screen(pilot) and "1.412" in screen(pilot)
+        await until(pilot, lambda: "STALLED" in page(pilot))
+        await until(pilot, lambda: "kernels  night" in page(pilot))
+        assert "What is it? → A board." in page(pilot) and "1.412" in page(pilot)
 
 
 # Calling
@@ -331,7 +324,7 @@ async def test_the_log_goes_round_the_files_of_its_folder(home):
         await pilot.press("l")
         await until(pilot, on(pilot, "LogScreen"))
         for name in ("train", "export", "serve", "train"):
-            await until(pilot, lambda name=name: f"this is {name} [not markup]" in screen(pilot))
+            await until(pilot, lambda name=name: f"this is {name} [not markup]" in page(pilot))
             assert f"{name}.log" in text(pilot, "#path")
             await pilot.press("n")
         await pilot.press("escape")
@@ -356,7 +349,7 @@ async def test_y_copies_what_the_screen_says(home, monkeypatch, tmux):
         assert f"\x1b]52;c;{encoded}\a" in sent
         assert (f"\x1bPtmux;\x1b\x1b]52;c;{encoded}\x07\x1b\\" in sent) is tmux
         await pilot.press("l")
-        await until(pilot, lambda: "the last words" in screen(pilot))
+        await until(pilot, lambda: "the last words" in page(pilot))
         await pilot.press("y")
         await until(pilot, lambda: pilot.app.clipboard.strip() == "the last words")
 
@@ -387,8 +380,8 @@ async def test_a_tick_lays_nothing_out_anew_until_a_line_comes_or_goes(home, mon
             if number == 75:  # what belongs to opening the screen is over
                 laid_out.clear()
             step(job, number)
-            await until(pilot, lambda number=number: f"step {number}/150" in screen(pilot))
+            await until(pilot, lambda number=number: f"step {number}/150" in page(pilot))
         assert not laid_out
         job.event("stall", "No progress for 5 minutes after step 78.", idle_s=300)
-        await until(pilot, lambda: "STALLED" in screen(pilot))
+        await until(pilot, lambda: "STALLED" in page(pilot))
         assert laid_out
